@@ -1,0 +1,113 @@
+"""From whatever the user has (loader, tensor, tuple, dict, list of these) to batches, inputs and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils.data import DataLoader, RandomSampler
+
+from tangentlab.errors import InputError
+
+TARGET_KEYS = ("labels", "label", "targets", "target")
+
+
+class Batches:
+    """Batches that can be gone through several times.
+
+    A tensor, a tuple whose first entry is a tensor, or a mapping is one batch; anything else is iterated. Counts are
+    never taken from the loader: they come from what was seen.
+    """
+
+    def __init__(self, data: Any, *, ordered: bool = False) -> None:
+        if data is None:
+            raise InputError("No data: give a loader, a tensor, an (inputs, targets) tuple, a dict, or a list of these.")
+        self._single = is_batch(data)
+        self._data = [data] if self._single else data
+        if ordered and self.shuffles:
+            raise InputError(
+                "The order of the examples matters here and this DataLoader shuffles: "
+                "use shuffle=False, or pass list(loader) to fix one order."
+            )
+        if isinstance(self._data, Iterator):
+            self._data = list(self._data)
+        if not isinstance(self._data, Iterable):
+            raise InputError(f"Cannot take batches from a {type(data).__name__}: give a loader, tensor, tuple or dict.")
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether going through the data twice may give another order."""
+        data = self._data
+        return isinstance(data, DataLoader) and isinstance(getattr(data, "sampler", None), RandomSampler)
+
+    def replayable(self) -> Batches:
+        """The same batches in one fixed order, held in memory only when the loader shuffles."""
+        return Batches(list(self._data)) if self.shuffles else self
+
+    def __iter__(self) -> Iterator[Any]:
+        empty = True
+        for batch in self._data:
+            empty = False
+            yield batch
+        if empty:
+            raise InputError("The loader is empty: there is no batch to compute anything from.")
+
+    def __len__(self) -> int:
+        """Number of batches if known, else 0."""
+        try:
+            return len(self._data)
+        except TypeError:
+            return 0
+
+
+def is_batch(data: Any) -> bool:
+    """A tensor, a mapping, or a tuple (or namedtuple) that starts with a tensor and whose parts are not batches."""
+    if isinstance(data, Tensor | Mapping):
+        return True
+    return isinstance(data, tuple) and len(data) > 0 and isinstance(data[0], Tensor)
+
+
+def call_model(model: torch.nn.Module, batch: Any) -> Any:
+    """The default forward: a tensor is the input; of a tuple or list the first entry; of a mapping all but the labels."""
+    if isinstance(batch, Mapping):
+        return model(**{key: value for key, value in batch.items() if key not in TARGET_KEYS})
+    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor):
+        return model(batch[0])
+    if isinstance(batch, Tensor):
+        return model(batch)
+    raise InputError(
+        f"Do not know how to feed a {type(batch).__name__} to the model: pass forward=lambda model, batch: ..."
+    )
+
+
+def targets_of(batch: Any) -> Tensor:
+    """The targets of a batch: second entry of a tuple, 'labels' of a mapping."""
+    if isinstance(batch, Mapping):
+        for key in TARGET_KEYS:
+            if key in batch:
+                return batch[key]
+    if isinstance(batch, tuple | list) and len(batch) > 1:
+        return batch[1]
+    raise InputError("This needs targets: batches must be (inputs, targets, ...) or a dict with 'labels'.")
+
+
+def examples_in(batch: Any) -> int | None:
+    """Length of the first axis of the first tensor with an axis, if there is one."""
+    leaves = [leaf for leaf in tree_flatten(_plain(batch))[0] if isinstance(leaf, Tensor) and leaf.ndim > 0]
+    return leaves[0].shape[0] if leaves else None
+
+
+def take_examples(batch: Any, count: int, of: int) -> Any | None:
+    """The first `count` of `of` examples, or None when a tensor of the batch has another first axis."""
+    plain = _plain(batch)
+    leaves = [leaf for leaf in tree_flatten(plain)[0] if isinstance(leaf, Tensor) and leaf.ndim > 0]
+    if not leaves or any(leaf.shape[0] != of for leaf in leaves):
+        return None
+    return tree_map(lambda leaf: leaf[:count] if isinstance(leaf, Tensor) and leaf.ndim > 0 else leaf, plain)
+
+
+def _plain(batch: Any) -> Any:
+    return dict(batch) if isinstance(batch, Mapping) else batch

@@ -1,0 +1,118 @@
+"""One forward pass that remembers, for every call of a layer with a closed form, its input and its gradient edge.
+
+The edge, not the output tensor, is stored: an in-place operation on the output (ReLU(inplace=True)) gives the tensor a new
+history, and its gradient would silently be that of the later value. Hooks come off before any backward, because activation
+checkpointing runs the forward again inside the backward.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from tangentlab.engine.groups import Group
+from tangentlab.engine.network import Network, grad_mode, require_finite
+from tangentlab.errors import ModelError
+
+
+@dataclass
+class Call:
+    """One call of one module: its input (with the version it had), and where its output-gradient can be read."""
+
+    module: nn.Module = field(repr=False)
+    inputs: Tensor = field(repr=False)
+    version: int
+    edge: GradientEdge = field(repr=False)
+    output_shape: tuple[int, ...]
+
+    @property
+    def input_unchanged(self) -> bool:
+        """False when the input was modified in place after the call."""
+        return self.inputs._version == self.version
+
+
+@dataclass
+class Captured:
+    """Outputs (N, ...) with their graph, and the calls in the order in which they happened."""
+
+    outputs: Tensor
+    calls: list[Call]
+
+    @property
+    def examples(self) -> int:
+        """N."""
+        return self.outputs.shape[0]
+
+
+def capture(network: Network, batch: Any, groups: Iterable[Group]) -> Captured:
+    """Run the network on a batch with hooks on the sites of the groups; the hooks are gone when this returns."""
+    calls: list[Call] = []
+    modules = {id(site.module): site for group in groups for site in group.sites}
+    with grad_mode(), _hooks(modules.values(), lambda site: _recorder(site.rule.input_name, calls)):
+        outputs = network(batch)
+    require_finite(outputs, "The outputs of the model")
+    if not outputs.requires_grad:
+        raise ModelError(
+            "The outputs do not depend on any selected parameter through the autograd graph: "
+            "the forward may run under torch.no_grad() or detach its result."
+        )
+    return Captured(outputs, calls)
+
+
+@contextmanager
+def _hooks(sites: Iterable[Any], hook_of: Callable[[Any], Callable[..., None]]) -> Iterator[None]:
+    handles = []
+    try:
+        for site in sites:
+            handles.append(site.module.register_forward_hook(hook_of(site), with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _recorder(input_name: str, calls: list[Call]) -> Callable[..., None]:
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if isinstance(output, Tensor) and output.requires_grad:
+            inputs = args[0] if args else kwargs[input_name]
+            edge = get_gradient_edge(output)
+            calls.append(Call(module, inputs.detach(), inputs._version, edge, tuple(output.shape)))
+
+    return record
+
+
+def output_gradients(outputs: Tensor, edges: list[GradientEdge], cotangents: Tensor) -> list[Tensor]:
+    """Gradients (K, *shape) of sum(outputs * cotangents[k]) at the edges, for cotangents (K, *outputs.shape).
+
+    One vmapped backward; a loop where an operation has no batching rule. The graph is kept.
+    """
+    if not edges:
+        return []
+    return list(batched_grad(outputs, edges, cotangents))
+
+
+def batched_grad(outputs: Tensor, inputs: Any, cotangents: Tensor) -> tuple[Tensor, ...]:
+    """`torch.autograd.grad` for K cotangents at once: vmapped if K > 1 and possible, else one after the other."""
+    if cotangents.shape[0] > 1:
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="There is a performance drop")
+                return _grad(outputs, inputs, cotangents, batched=True)
+        except RuntimeError as error:
+            if "vmap" not in str(error) and "atching rule" not in str(error) and "functorch" not in str(error):
+                raise
+    columns = zip(*(_grad(outputs, inputs, one, batched=False) for one in cotangents), strict=True)
+    return tuple(torch.stack(column) for column in columns)
+
+
+def _grad(outputs: Tensor, inputs: Any, cotangents: Tensor, batched: bool) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(
+        outputs, inputs, cotangents, is_grads_batched=batched, retain_graph=True, allow_unused=True, materialize_grads=False
+    )

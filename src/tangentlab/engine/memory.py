@@ -1,0 +1,54 @@
+"""How much memory there is, and refusing what would not fit before computing it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tangentlab.errors import MemoryBudgetError
+
+_FRACTION = 0.5
+_budget: int | None = None
+
+
+def available_bytes() -> int:
+    """Memory that is free now, in bytes; a control group's limit counts."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and (text := limit.read_text().strip()).isdigit():
+        free = min(free, max(int(text) - int(used.read_text()), 0))
+    return free
+
+
+def memory_budget() -> int:
+    """Bytes that one result or one chunk of work may take: what was set, else half of what is free."""
+    return _budget if _budget is not None else int(_FRACTION * available_bytes())
+
+
+def set_memory_budget(nbytes: int | None) -> None:
+    """Set the budget in bytes; None goes back to a fraction of what is free."""
+    global _budget
+    _budget = nbytes
+
+
+def human_bytes(nbytes: float) -> str:
+    """12.3 GB, 2.3 PB."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} PB"
+
+
+def require_memory(nbytes: int, what: str, instead: str) -> None:
+    """Refuse a result that would not fit, saying what it needs, what there is and what would fit."""
+    budget = memory_budget()
+    if nbytes > budget:
+        raise MemoryBudgetError(
+            f"{what} needs {human_bytes(nbytes)} and the memory budget is {human_bytes(budget)} "
+            f"(tangentlab.set_memory_budget changes it). {instead}"
+        )

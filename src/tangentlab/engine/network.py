@@ -1,0 +1,114 @@
+"""The network as a function of its parameters: one forward, with every guard that keeps results meaningful."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tangentlab.engine.batches import call_model
+from tangentlab.engine.layout import LayerCollection
+from tangentlab.errors import InputError, ModelError, NumericsError
+from tangentlab.layers.norm import is_stochastic, mixes_examples
+
+Forward = Callable[[nn.Module, Any], Any]
+OutputFunction = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model, how to call it on a batch, what to differentiate, and with respect to which parameters.
+
+    `forward(model, batch)` gives the model's output; `function(output, batch)` turns it into (examples, ...).
+    """
+
+    model: nn.Module
+    layout: LayerCollection
+    forward: Forward | None = None
+    function: OutputFunction | None = None
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, layers: Any = None, forward: Forward | None = None, function: OutputFunction | None = None
+    ) -> Network:
+        """Build and check: the mode of the model must make the outputs a deterministic function of each example."""
+        if not isinstance(model, nn.Module):
+            raise InputError(f"A torch.nn.Module is expected as the model, got {type(model).__name__}.")
+        layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
+        layout.parameters(model)
+        refuse_modes(model)
+        return cls(model, layout, forward, function)
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Selected parameters by name, in flat order."""
+        return self.layout.parameters(self.model)
+
+    def __call__(self, batch: Any) -> Tensor:
+        """Outputs (N, ...) on a batch, with a graph. The model's buffers are left as they were."""
+        output = self.forward(self.model, batch) if self.forward else call_model(self.model, batch)
+        if self.function is not None:
+            output = self.function(output, batch)
+        output = _main_tensor(output)
+        if output.ndim == 0:
+            raise InputError("The output has no example axis; it must be (examples, ...): pass function=lambda out, b: ...")
+        if not output.is_floating_point():
+            raise InputError(f"The output has dtype {output.dtype}; only real floating-point outputs have a Jacobian here.")
+        return output[:, None] if output.ndim == 1 else output
+
+
+def _main_tensor(output: Any) -> Tensor:
+    if isinstance(output, Tensor):
+        return output
+    logits = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    raise InputError(
+        f"The model returns a {type(output).__name__}: pass function=lambda output, batch: ... that picks a tensor "
+        "of shape (examples, ...)."
+    )
+
+
+def refuse_modes(model: nn.Module) -> None:
+    """Train-mode batch norm and active dropout make outputs depend on other examples or on chance."""
+    for name, module in model.named_modules():
+        if mixes_examples(module):
+            raise ModelError(
+                f"{type(module).__name__} {name!r} uses batch statistics, so outputs of one example depend on the others: "
+                "call model.eval() first (a norm without running statistics has no per-example gradients at all)."
+            )
+        if is_stochastic(module):
+            raise ModelError(f"{type(module).__name__} {name!r} is random in train mode: call model.eval() first.")
+
+
+@contextmanager
+def grad_mode() -> Iterator[None]:
+    """Gradients on, whatever the caller has set; inference mode cannot be left from inside, so it is refused."""
+    if torch.is_inference_mode_enabled():
+        raise ModelError("Derivatives cannot be taken inside torch.inference_mode(): leave it, or use torch.no_grad().")
+    with torch.enable_grad():
+        yield
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Leave the model's buffers and the random state exactly as they were, also after an exception."""
+    buffers = [(buffer, buffer._version, buffer.detach().clone()) for buffer in model.buffers()]
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        with torch.no_grad():
+            for buffer, version, value in buffers:
+                if buffer._version != version:
+                    buffer.copy_(value)
+
+
+def require_finite(tensor: Tensor, what: str) -> None:
+    """Refuse to build geometry on NaN or infinity."""
+    if not torch.isfinite(tensor).all():
+        raise NumericsError(f"{what} contain NaN or infinity; check the data and the weights of the model.")

@@ -1,0 +1,173 @@
+"""Who may take the structured route: decided by looking at this model on this batch, never assumed.
+
+A group does if all its uses in the autograd graph are captured calls and if, in every call, the gradient of one example's
+outputs lives exactly in that example's own slice. The example axis is found by comparing the shapes of the calls on the
+batch with those on a few of its examples, so a sequence-first input with as many steps as examples is not mistaken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tangentlab.engine.batches import take_examples
+from tangentlab.engine.capture import Call, Captured, capture, output_gradients
+from tangentlab.engine.graph import GraphFacts, read_graph
+from tangentlab.engine.groups import Group, Site
+from tangentlab.engine.network import Network, untouched
+from tangentlab.errors import ModelError
+from tangentlab.layers.conv import expected_ndim
+
+WHOLE = -1
+"""Axis of a call that belongs to one example altogether (a batch of one)."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """A captured call that uses a group: the call, its site, and its example axis."""
+
+    call: Call = field(repr=False)
+    site: Site
+    axis: int
+
+
+@dataclass(frozen=True)
+class Route:
+    """How the gradients of a group are computed: from its uses, or by the exact fallback for the stated reason."""
+
+    group: Group
+    uses: tuple[Use, ...] = ()
+    reason: str = ""
+
+    @property
+    def structured(self) -> bool:
+        """True when the closed form applies."""
+        return not self.reason
+
+
+class Router:
+    """Chooses routes batch by batch; the probe runs again only when the pattern of calls changes."""
+
+    def __init__(self, network: Network, groups: tuple[Group, ...]) -> None:
+        self.network, self.groups = network, groups
+        self._known: dict[tuple[Any, ...], list[int | None]] = {}
+
+    def routes(self, captured: Captured, batch: Any) -> list[Route]:
+        """One route per group."""
+        facts = read_graph(captured.outputs)
+        live = [call for call in captured.calls if call.edge.node in facts.nodes]
+        axes = self._axes(captured, live, batch)
+        parameters = self.network.parameters()
+        return [self._route(group, live, axes, facts, parameters) for group in self.groups]
+
+    def _route(
+        self, group: Group, live: list[Call], axes: list[int | None], facts: GraphFacts, parameters: dict[str, Any]
+    ) -> Route:
+        if group.reason:
+            return Route(group, reason=group.reason)
+        sites = {id(site.module): site for site in group.sites}
+        uses = [(call, axis) for call, axis in zip(live, axes, strict=True) if id(call.module) in sites]
+        for name in group.names:
+            consumers = facts.consumers.get(id(parameters[name]), 0)
+            if consumers != len(uses):
+                what = f"{consumers} operations of the graph use {name}, {len(uses)} calls of its module were seen"
+                return Route(group, reason=f"used outside its module ({what})")
+        if any(axis is None for _, axis in uses):
+            return Route(group, reason="no axis of its input separates the examples")
+        if not all(call.input_unchanged for call, _ in uses):
+            return Route(group, reason="its input is modified in place after the call")
+        return Route(group, tuple(Use(call, sites[id(call.module)], axis) for call, axis in uses if axis is not None))
+
+    def _axes(self, captured: Captured, live: list[Call], batch: Any) -> list[int | None]:
+        examples = captured.examples
+        if examples == 1:
+            return [self._admissible(call, WHOLE) for call in live]
+        key = tuple((id(call.module), call.inputs.ndim) for call in live)
+        axes = self._known.get(key)
+        if axes is None or not all(_fits(call, axis, examples) for call, axis in zip(live, axes, strict=True)):
+            axes = [self._admissible(call, axis) for call, axis in zip(live, self._probe(captured, live, batch), strict=True)]
+            self._known[key] = axes
+        return axes
+
+    def _admissible(self, call: Call, axis: int | None) -> int | None:
+        """Only layers that act on each position alone may have their examples elsewhere than on the first axis."""
+        site = next(site for group in self.groups for site in group.sites if site.module is call.module)
+        if axis is None or site.rule.pointwise:
+            return axis
+        if axis == WHOLE:
+            axis = 0 if call.inputs.shape[:1] == (1,) and call.output_shape[:1] == (1,) else None
+        expected = expected_ndim(call.module)
+        return axis if axis == 0 and expected in (None, call.inputs.ndim) else None
+
+    def _probe(self, captured: Captured, live: list[Call], batch: Any) -> list[int | None]:
+        """Example axis of every live call, or None."""
+        examples = captured.examples
+        count = 2 if examples > 2 else 1
+        few = take_examples(batch, count, examples)
+        with untouched(self.network.model):
+            if few is None:
+                axes: list[int | None] = [0 if _fits(call, 0, examples) else None for call in live]
+                return _separated(captured, live, axes)
+            small = capture(self.network, few, self.groups)
+        _require_independent(captured.outputs[:count], small.outputs)
+        nodes = read_graph(small.outputs).nodes
+        calls = [call for call in small.calls if call.edge.node in nodes]
+        if [id(call.module) for call in calls] != [id(call.module) for call in live]:
+            return [None] * len(live)
+        axes = [_changed_axis(a, b, examples, count) for a, b in zip(live, calls, strict=True)]
+        return _separated(small, calls, axes) if count > 1 else _separated(captured, live, axes)
+
+
+def _fits(call: Call, axis: int | None, examples: int) -> bool:
+    if axis is None:
+        return True
+    shapes = call.inputs.shape, call.output_shape
+    return all(len(shape) > axis and shape[axis] == examples for shape in shapes)
+
+
+def _changed_axis(full: Call, small: Call, examples: int, count: int) -> int | None:
+    """The axis, the same for input and output, along which one call has `examples` entries and the other `count`."""
+    axes = set()
+    for a, b in ((full.inputs.shape, small.inputs.shape), (full.output_shape, small.output_shape)):
+        changed = [axis for axis, (i, j) in enumerate(zip(a, b, strict=False)) if i != j]
+        if len(a) != len(b) or len(changed) != 1 or (a[changed[0]], b[changed[0]]) != (examples, count):
+            return None
+        axes.add(changed[0])
+    return axes.pop() if len(axes) == 1 else None
+
+
+def _separated(captured: Captured, calls: list[Call], axes: list[int | None]) -> list[int | None]:
+    """Backpropagate one half of the examples at a time: nothing may arrive in the slices of the other half."""
+    half = captured.examples // 2
+    weights = torch.rand_like(captured.outputs) + 0.5
+    cotangents = torch.stack([weights, weights])
+    cotangents[0, half:], cotangents[1, :half] = 0, 0
+    known = [index for index, axis in enumerate(axes) if axis is not None]
+    grads = output_gradients(captured.outputs, [calls[index].edge for index in known], cotangents)
+    result = list(axes)
+    for index, grad in zip(known, grads, strict=True):
+        if grad is None:
+            continue
+        moved = grad.movedim(axes[index] + 1, 1)  # type: ignore[operator]
+        own = moved[0, :half].any() or moved[1, half:].any()
+        foreign = moved[0, half:].any() or moved[1, :half].any()
+        if own and foreign:
+            raise ModelError(_MIXED)
+        result[index] = None if foreign else axes[index]
+    return result
+
+
+def _require_independent(full: Tensor, small: Tensor) -> None:
+    tolerance = torch.finfo(full.dtype).eps ** 0.5 * max(float(full.detach().abs().max()), 1e-30) * 4
+    if full.shape != small.shape or float((full - small).detach().abs().max()) > tolerance:
+        raise ModelError(_MIXED)
+
+
+_MIXED = (
+    "The outputs of one example change with the other examples of the batch (or from call to call): the function of a single "
+    "example is not defined. Put the model in eval mode, remove batch statistics or noise from the forward, or pass "
+    "function=/forward= that evaluate examples independently with the example axis first."
+)

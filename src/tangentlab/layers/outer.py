@@ -1,0 +1,205 @@
+"""Per-example gradients of one group of parameters, kept as sums of outer products.
+
+Every layer with a closed form has per-example gradients of the shape
+
+    grad[k, n, g] = sum_t left[k, n, g, t] right[k, n, g, t]^T            (group, rows, columns)
+
+for cotangent k and example n: `left` are output-gradients and `right` inputs for linear and convolutional layers (one
+term per position t), the other way round for embeddings and transposed convolutions, and a vector times 1 for anything
+without structure. All that geometry needs (rows of the Jacobian, norms, products, covariances, Gram matrices) is written
+once here, on that form, and nothing below ever builds a Jacobian unless it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class OuterSum:
+    """Gradients `sum_t left_t right_t^T` of a parameter group, for K cotangents and N examples.
+
+    Parameters
+    ----------
+    left: (K or 1, N, groups, T, rows). A leading 1 means: the same for every cotangent.
+    right: (K or 1, N, groups, T, columns).
+    bias: whether the group also holds a bias, i.e. `right` stands for the homogeneous (right; 1). The flat order of the
+        group is then: weight (groups, rows, columns) row-major, followed by the bias (groups, rows).
+    gradients: the side that carries output-gradients, "left" or "right", or "both" for tied embeddings.
+    kronecker: whether a Kronecker approximation (KFAC) is defined for this group.
+    """
+
+    def __init__(
+        self, left: Tensor, right: Tensor, *, bias: bool = False, gradients: str = "left", kronecker: bool = False
+    ) -> None:
+        self._left, self._right, self.bias, self.gradients, self.kronecker = left, right, bias, gradients, kronecker
+
+    @classmethod
+    def explicit(cls, rows: Tensor, kronecker: bool = False) -> OuterSum:
+        """Gradients given as rows (K, N, numel): one term, times 1."""
+        left = rows[:, :, None, None, :]
+        return cls(left, left.new_ones((1, rows.shape[1], 1, 1, 1)), kronecker=kronecker)
+
+    @property
+    def left(self) -> Tensor:
+        """Left factors (K or 1, N, groups, T, rows)."""
+        return self._left
+
+    @property
+    def right(self) -> Tensor:
+        """Right factors (K or 1, N, groups, T, columns), without the homogeneous 1."""
+        return self._right
+
+    @property
+    def matrix_shape(self) -> tuple[int, int, int]:
+        """(groups, rows, columns) of the weight, without the bias column."""
+        return self.left.shape[2], self.left.shape[-1], self.right.shape[-1]
+
+    @property
+    def outputs(self) -> int:
+        """K, the number of cotangents."""
+        return max(self.left.shape[0], self.right.shape[0])
+
+    @property
+    def examples(self) -> int:
+        """N."""
+        return self.left.shape[1]
+
+    @property
+    def positions(self) -> int:
+        """T, the number of terms in the sum."""
+        return self.left.shape[3]
+
+    @property
+    def numel(self) -> int:
+        """Number of parameters in the group."""
+        groups, rows, columns = self.matrix_shape
+        return groups * rows * (columns + self.bias)
+
+    @property
+    def is_explicit(self) -> bool:
+        """True when the rows are already there (one term, times 1)."""
+        return self.positions == 1 and self.matrix_shape[2] == 1 and not self.bias
+
+    def homogeneous(self) -> Tensor:
+        """`right` with the column of ones appended when the group has a bias."""
+        right = self.right
+        return torch.cat([right, right.new_ones((*right.shape[:-1], 1))], -1) if self.bias else right
+
+    def take_examples(self, start: int, stop: int) -> OuterSum:
+        """The same for examples start..stop only."""
+        sides = self.left[:, start:stop], self.right[:, start:stop]
+        return OuterSum(*sides, bias=self.bias, gradients=self.gradients, kronecker=self.kronecker)
+
+    def weight_rows(self) -> Tensor:
+        """Per-example weight gradients (K, N, groups, rows, columns). Cost: K N T rows columns."""
+        return self.left.transpose(-1, -2) @ self.right
+
+    def rows(self) -> Tensor:
+        """Rows of the Jacobian (K, N, numel) in the flat order of the group."""
+        weight = self.weight_rows().flatten(2).expand(self.outputs, -1, -1)
+        if not self.bias:
+            return weight
+        return torch.cat([weight, self.left.sum(3).flatten(2).expand(self.outputs, -1, -1)], -1)
+
+    def split(self, flat: Tensor) -> tuple[Tensor, Tensor | None]:
+        """A flat group vector (..., numel) as weight (..., groups, rows, columns) and bias (..., groups, rows)."""
+        groups, rows, columns = self.matrix_shape
+        size = groups * rows * columns
+        weight = flat[..., :size].unflatten(-1, (groups, rows, columns))
+        return weight, flat[..., size:].unflatten(-1, (groups, rows)) if self.bias else None
+
+    def push(self, flat: Tensor) -> Tensor:
+        """Jacobian-vector product: (numel) -> (K, N). Cost: N T rows columns + K N T rows."""
+        weight, bias = self.split(flat)
+        image = self.right @ weight.transpose(-1, -2)
+        if bias is not None:
+            image = image + bias[:, None, :]
+        return (self.left * image).sum((2, 3, 4))
+
+    def pull(self, weights: Tensor) -> Tensor:
+        """Vector-Jacobian product: (K, N) -> (numel)."""
+        left = self.left * weights[:, :, None, None, None]
+        if self.right.shape[0] == 1:
+            left = left.sum(0, keepdim=True)
+        flat = torch.einsum("kngto,kngti->goi", left, self.right.expand(left.shape[0], -1, -1, -1, -1)).flatten()
+        return torch.cat([flat, left.sum((0, 1, 3)).flatten()]) if self.bias else flat
+
+    def square_sum(self) -> Tensor:
+        """sum over cotangents and examples of the squared gradient entries, (numel)."""
+        if self.positions > 1 or self.is_explicit:
+            return self.rows().square().sum((0, 1))
+        left, right = self.left[..., 0, :].square(), self.right[..., 0, :].square()
+        if right.shape[0] == 1:
+            left = left.sum(0, keepdim=True)
+        elif left.shape[0] == 1:
+            right = right.sum(0, keepdim=True)
+        flat = torch.einsum("kngo,kngi->goi", left, right).flatten()
+        return torch.cat([flat, left.sum((0, 1)).flatten()]) if self.bias else flat
+
+    def squared_norms(self) -> Tensor:
+        """|grad[k, n]|^2, (K, N); for one position |left|^2 |right|^2 without building the gradient."""
+        if self.positions == 1:
+            left, right = self.left.square().sum((3, 4)), self.right.square().sum((3, 4)) + self.bias
+            return (left * right).sum(2).expand(self.outputs, -1)
+        return torch.stack([self.take_examples(n, n + 1).rows().square().sum((1, 2)) for n in range(self.examples)], 1)
+
+    def left_covariance(self, sharing: str) -> Tensor:
+        """sum over cotangents, examples and positions of left left^T, (groups, rows, rows); see `_covariance`."""
+        return _covariance(self.left, sharing, mean=self.gradients == "right")
+
+    def right_covariance(self, sharing: str) -> Tensor:
+        """The same for the homogeneous right factors, (groups, columns + bias, columns + bias)."""
+        return _covariance(self.homogeneous(), sharing, mean=self.gradients == "left")
+
+    def rotated_square_sum(self, left_basis: Tensor, right_basis: Tensor) -> Tensor:
+        """sum over k, n of the squared entries of U_left^T grad[k, n] U_right, (groups, rows, columns + bias).
+
+        For one position this is one product of squared projections and needs no per-example gradient.
+        """
+        left, right = self.left @ left_basis, self.homogeneous() @ right_basis
+        if self.positions == 1:
+            squares = left[..., 0, :].square().sum(0), right[..., 0, :].square().sum(0)
+            return torch.einsum("ngo,ngi->goi", *squares)
+        total = left.new_zeros((left.shape[2], left.shape[-1], right.shape[-1]))
+        for k in range(self.outputs):
+            one = left[min(k, left.shape[0] - 1)].transpose(-1, -2) @ right[min(k, right.shape[0] - 1)]
+            total += one.square().sum(0)
+        return total
+
+
+def _covariance(factors: Tensor, sharing: str, mean: bool) -> Tensor:
+    """sum of outer products of factors (K, N, groups, T, F) over K, N, T.
+
+    `sharing` says how a weight shared over T positions is treated: "expand" sums the T outer products; "reduce" takes the
+    outer product of the sum (or, for the input side, the mean) over positions.
+    """
+    if sharing == "reduce" and factors.shape[3] > 1:
+        factors = factors.mean(3, keepdim=True) if mean else factors.sum(3, keepdim=True)
+    stacked = factors.permute(2, 0, 1, 3, 4).flatten(1, 3)
+    return stacked.transpose(-1, -2) @ stacked
+
+
+def concatenate(terms: Sequence[OuterSum]) -> OuterSum:
+    """Gradients of a group used at several places: the sum of its use-sites, cross terms included.
+
+    Sites of the same kind are one site with more positions. Where a side carries gradients at some sites and inputs at
+    others (an embedding tied to the output layer), both sides are expanded over the cotangents.
+    """
+    if len(terms) == 1:
+        return terms[0]
+    outputs = max(term.outputs for term in terms)
+    sides = []
+    for side in ("left", "right"):
+        parts = [getattr(term, side) for term in terms]
+        shared = all(part.shape[0] == 1 for part in parts)
+        sides.append(torch.cat([part if shared else part.expand(outputs, -1, -1, -1, -1) for part in parts], 3))
+    kinds = {term.gradients for term in terms}
+    return OuterSum(
+        *sides,
+        bias=terms[0].bias,
+        gradients=kinds.pop() if len(kinds) == 1 else "both",
+        kronecker=len({term.gradients for term in terms}) == 1 and all(term.kronecker for term in terms),
+    )
