@@ -1,0 +1,51 @@
+"""Data: image sets from their canonical files (or embedded, or fetched), toy sets, and what is done to them."""
+
+from tangentlab.data.dataset import Dataset
+from tangentlab.data.images import IMAGE_SETS, load, stand_in
+from tangentlab.data.places import cache_folder
+from tangentlab.data.toys import (
+    disk,
+    disk_labels,
+    flower,
+    gaussian_grid,
+    gaussian_mixture,
+    grid,
+    sinusoid_sum,
+    sinusoids,
+    yin_yang,
+    yin_yang_labels,
+)
+from tangentlab.data.transforms import (
+    balanced_subset,
+    downscale,
+    label_noise,
+    only_classes,
+    shuffled,
+    standardize,
+    subset,
+)
+
+__all__ = [
+    "IMAGE_SETS",
+    "Dataset",
+    "balanced_subset",
+    "cache_folder",
+    "disk",
+    "disk_labels",
+    "downscale",
+    "flower",
+    "gaussian_grid",
+    "gaussian_mixture",
+    "grid",
+    "label_noise",
+    "load",
+    "only_classes",
+    "shuffled",
+    "sinusoid_sum",
+    "sinusoids",
+    "stand_in",
+    "standardize",
+    "subset",
+    "yin_yang",
+    "yin_yang_labels",
+]

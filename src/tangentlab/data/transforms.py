@@ -1,0 +1,96 @@
+"""Pure functions from data sets to data sets: size, scale, subsets, label noise. A generator gives all randomness."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from tangentlab.data.dataset import Dataset
+from tangentlab.errors import InputError
+
+
+def downscale(dataset: Dataset, pixels: int) -> Dataset:
+    """Images averaged down to ``pixels`` x ``pixels``.
+
+    Where the size divides (32 to 16) this is plain average pooling; elsewhere (28 to 16) the windows of adaptive
+    average pooling, which overlap by one pixel.
+    """
+    height, width = dataset.inputs.shape[-2:]
+    if pixels > min(height, width):
+        raise InputError(f"cannot scale {height} x {width} images down to {pixels} x {pixels}")
+    return replace(dataset, inputs=functional.adaptive_avg_pool2d(dataset.inputs, pixels))
+
+
+def standardize(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
+    """Every channel to mean 0 and standard deviation 1 on ``train``; the same shift and scale applied to the others."""
+    axes = (0, 2, 3) if train.inputs.dim() == 4 else (0,)
+    mean = train.inputs.mean(axes, keepdim=True)
+    # a constant channel has nothing to scale
+    spread = train.inputs.std(axes, keepdim=True, unbiased=False).clamp_min(1e-8)
+    return tuple(replace(part, inputs=(part.inputs - mean) / spread) for part in (train, *others))
+
+
+def shuffled(dataset: Dataset, generator: Generator) -> Dataset:
+    """The examples in random order."""
+    return dataset.take(torch.randperm(len(dataset), generator=generator))
+
+
+def subset(dataset: Dataset, count: int, generator: Generator) -> Dataset:
+    """``count`` examples drawn without replacement."""
+    return shuffled(dataset, generator).first(count)
+
+
+def balanced_subset(
+    dataset: Dataset, per_class: int, generator: Generator, classes: tuple[int, ...] | None = None
+) -> Dataset:
+    """``per_class`` examples of every class (or of the given ones), drawn without replacement, in random order."""
+    chosen = classes if classes is not None else tuple(dataset.targets.unique().tolist())
+    picks: list[Tensor] = []
+    for label in chosen:
+        members = (dataset.targets == label).nonzero().squeeze(1)
+        if len(members) < per_class:
+            raise InputError(
+                f"{dataset.name}/{dataset.split} has {len(members)} examples of class {label}, "
+                f"{per_class} were asked for"
+            )
+        picks.append(members[torch.randperm(len(members), generator=generator)[:per_class]])
+    rows = torch.cat(picks)
+    return dataset.take(rows[torch.randperm(len(rows), generator=generator)])
+
+
+def only_classes(dataset: Dataset, *classes: int) -> Dataset:
+    """The examples of these classes, in their old order, relabelled 0, 1, ... in the order given."""
+    keep = torch.isin(dataset.targets, torch.tensor(classes))
+    kept = dataset.take(keep.nonzero().squeeze(1))
+    targets = torch.stack([kept.targets == label for label in classes]).long().argmax(0)
+    return replace(kept, targets=targets, classes=len(classes))
+
+
+def label_noise(
+    dataset: Dataset, fraction: float, generator: Generator, kind: Literal["wrong", "random"] = "wrong"
+) -> tuple[Dataset, Tensor]:
+    """Replace the labels of exactly ``round(fraction * n)`` examples; returns the data set and their mask.
+
+    ``kind="wrong"`` draws uniformly among the other classes, ``"random"`` among all classes (so that one in ``classes``
+    keeps its label).
+    """
+    if not 0 <= fraction <= 1:
+        raise InputError(f"the fraction of noisy labels must be between 0 and 1, not {fraction}")
+    if kind not in ("wrong", "random"):
+        raise InputError(f"label noise is 'wrong' or 'random', not {kind!r}")
+    classes = dataset.classes or int(dataset.targets.max()) + 1
+    rows = torch.randperm(len(dataset), generator=generator)[: round(fraction * len(dataset))]
+    targets = dataset.targets.clone()
+    if kind == "wrong":
+        shift = torch.randint(1, classes, (len(rows),), generator=generator)
+        targets[rows] = (targets[rows] + shift) % classes
+    else:
+        targets[rows] = torch.randint(classes, (len(rows),), generator=generator)
+    mask = torch.zeros(len(dataset), dtype=torch.bool)
+    mask[rows] = True
+    note = f"{fraction:.0%} {kind} labels" if fraction else ""
+    return replace(dataset, targets=targets, note="; ".join(filter(None, (dataset.note, note)))), mask
