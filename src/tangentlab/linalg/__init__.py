@@ -1,0 +1,57 @@
+"""Linear algebra of symmetric matrices, dense or known only through their products.
+
+Dense decompositions follow torch: eigenvalues ascending, eigenvectors as columns. Matrix-free methods take
+``matvec: (vectors, dim) -> (vectors, dim)`` on row-batched vectors and return vectors as rows. Every approximate result
+carries an estimate of its error, every result follows the dtype and device of its input, and whatever is random takes
+an optional ``generator``.
+"""
+
+from tangentlab.linalg._estimate import Estimate
+from tangentlab.linalg._matvec import Matvec, dense, in_batches, random_rows
+from tangentlab.linalg.cg import CGReport, conjugate_gradients
+from tangentlab.linalg.eigh import psd_thin_eigh, safe_eigh, safe_eigh_many
+from tangentlab.linalg.hutchinson import hutchinson_diag, hutchinson_trace
+from tangentlab.linalg.hutchpp import hutchpp
+from tangentlab.linalg.lanczos import LanczosResult, lanczos
+from tangentlab.linalg.nystrom import Nystrom, nystrom
+from tangentlab.linalg.orthonormalize import orthonormal_rows
+from tangentlab.linalg.randomized_svd import RandomizedSVD, randomized_svd
+from tangentlab.linalg.range_finder import range_finder
+from tangentlab.linalg.slq import Quadrature, lanczos_quadrature, slq_logdet, slq_trace
+from tangentlab.linalg.spectral_density import SpectralDensity, spectral_density
+from tangentlab.linalg.sym_pow import sym_matrix_pow, sym_pow
+from tangentlab.linalg.xtrace import xdiag, xtrace
+
+__all__ = [
+    "CGReport",
+    "Estimate",
+    "LanczosResult",
+    "Matvec",
+    "Nystrom",
+    "Quadrature",
+    "RandomizedSVD",
+    "SpectralDensity",
+    "conjugate_gradients",
+    "dense",
+    "hutchinson_diag",
+    "hutchinson_trace",
+    "hutchpp",
+    "in_batches",
+    "lanczos",
+    "lanczos_quadrature",
+    "nystrom",
+    "orthonormal_rows",
+    "psd_thin_eigh",
+    "random_rows",
+    "randomized_svd",
+    "range_finder",
+    "safe_eigh",
+    "safe_eigh_many",
+    "slq_logdet",
+    "slq_trace",
+    "spectral_density",
+    "sym_matrix_pow",
+    "sym_pow",
+    "xdiag",
+    "xtrace",
+]

@@ -1,0 +1,101 @@
+"""Thread counts for many independent dense decompositions.
+
+``torch.set_num_threads`` writes two things: the count of the calling thread, and the count that threads started later
+will begin with. A worker that sets its own count therefore never disturbs its caller, and the caller sets its own
+unchanged count once more at the end to give later threads their old start.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@contextmanager
+def num_threads(count: int) -> Iterator[None]:
+    """Runs the block with ``count`` threads and restores the count of the calling thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def others_running() -> int:
+    """Threads of other processes that want a processor right now (0 where the system does not tell).
+
+    A decomposition with p threads meets at barriers thousands of times; one processor taken by another process makes
+    all of them wait for a time slice at each. Measured on two cores: eigh of 1024 x 1024 in float32 takes 0.10 s with
+    two threads on an idle machine and 0.35 to 0.50 s next to one busy process, against 0.14 s with one thread in both.
+    """
+    try:
+        runnable = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
+        own = sum(_is_running(task) for task in Path("/proc/self/task").iterdir())
+    except (OSError, ValueError, IndexError):
+        return 0
+    return max(0, runnable - own)
+
+
+def _is_running(task: Path) -> bool:
+    try:
+        return (task / "stat").read_text().rsplit(")", 1)[1].split()[0] == "R"
+    except (OSError, IndexError):
+        return False
+
+
+def processors_are_free(threads: int) -> bool:
+    """Whether ``threads`` threads of this process would each find a processor of their own."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return threads + others_running() <= cores
+
+
+def side_by_side(function: Callable[[Item], Result], items: Sequence[Item], costs: Sequence[float]) -> list[Result]:
+    """``[function(item) for item in items]``, one thread each, as many at once as the caller has threads.
+
+    An item whose cost exceeds what the others can hide is done first, alone, with all threads, when the processors are
+    free: with p threads one decomposition is about p^0.6 times faster, so this is done when
+    ``cost / p^0.6 + rest / p`` is below ``max(cost, total / p)``. The caller's thread count is left as it was.
+
+    Args:
+        function: the work; must release the interpreter lock to gain anything (torch's linear algebra does).
+        items: what to work on.
+        costs: relative cost of each item.
+    """
+    results: dict[int, Result] = {}
+    threads = torch.get_num_threads()
+    queue = sorted(range(len(items)), key=lambda index: -costs[index])
+    while queue and _dominates(queue, costs, threads) and processors_are_free(threads):
+        results[queue[0]] = function(items[queue[0]])
+        queue = queue[1:]
+    workers = min(threads, len(queue))
+    if workers <= 1 or sum(costs[index] for index in queue) < SMALL:
+        with num_threads(1):
+            results.update((index, function(items[index])) for index in queue)
+    else:
+        try:
+            with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                results.update(zip(queue, pool.map(lambda index: function(items[index]), queue), strict=True))
+        finally:
+            torch.set_num_threads(threads)
+    return [results[index] for index in range(len(items))]
+
+
+SMALL = 64.0**3
+"""Total cost (cubed sizes) below which starting a thread costs more than the work."""
+
+
+def _dominates(queue: Sequence[int], costs: Sequence[float], threads: int) -> bool:
+    first, total = costs[queue[0]], sum(costs[index] for index in queue)
+    if threads == 1 or first < SMALL:
+        return False
+    alone = first / float(threads**0.6) + (total - first) / threads
+    return alone < max(first, total / threads)

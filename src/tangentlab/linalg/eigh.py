@@ -1,0 +1,171 @@
+"""Symmetric eigendecompositions that do not crash and do not return rubbish."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import scipy.linalg
+import torch
+from torch import Tensor
+
+from tangentlab.errors import InputError, NumericsError
+from tangentlab.linalg._threads import side_by_side
+
+Eigenpairs = tuple[Tensor, Tensor]
+
+
+def safe_eigh(matrix: Tensor, *, precision: torch.dtype | None = None) -> Eigenpairs:
+    """Eigenvalues and eigenvectors of a symmetric matrix, ``A = U diag(s) U^T``, verified.
+
+    A float32 matrix is decomposed in float32; the answer is kept if ``A z = U s U^T z`` and ``U U^T z = z`` hold to
+    rounding on a few random z, and otherwise the work is redone in float64. If that does not converge either (it
+    happens to divide and conquer on badly scaled matrices), a small multiple of the identity is added and taken off
+    again, and then two other LAPACK algorithms are tried. Cost: about 9 n^3 operations, the check 20 n^2.
+
+    Args:
+        matrix: symmetric, ``(n, n)``; a rounding-size asymmetry is averaged away.
+        precision: dtype to decompose in; by default that of the matrix (float32 for 16-bit floats).
+
+    Returns:
+        Eigenvalues ascending ``(n,)`` and eigenvectors as columns ``(n, n)``, in the dtype and device of the matrix.
+
+    Raises:
+        InputError: not square, or not symmetric.
+        NumericsError: non-finite entries, or no algorithm gave an accurate decomposition.
+    """
+    return safe_eigh_many([matrix], precision=precision)[0]
+
+
+def safe_eigh_many(
+    matrices: Sequence[Tensor], *, precision: torch.dtype | None = None, names: Sequence[str] | None = None
+) -> list[Eigenpairs]:
+    """`safe_eigh` of many matrices, side by side.
+
+    On CPU every decomposition runs on one thread, as many at a time as torch has threads; only one that dominates the
+    total gets all threads, and only when no other process wants the processors. On other devices: one after another.
+
+    Args:
+        matrices: symmetric matrices of any sizes.
+        precision: as in `safe_eigh`.
+        names: what to call the matrices in an error message.
+
+    Returns:
+        For each matrix its eigenvalues ascending ``(n,)`` and eigenvectors ``(n, n)`` as columns.
+    """
+    labels = [f"matrix {i} of {len(matrices)}" for i in range(len(matrices))] if names is None else list(names)
+    jobs = list(zip(matrices, labels, strict=True))
+
+    def decompose(job: tuple[Tensor, str]) -> Eigenpairs:
+        return _decompose(job[0].detach(), job[1], precision)
+
+    if all(matrix.device.type == "cpu" for matrix in matrices):
+        return side_by_side(decompose, jobs, [float(matrix.shape[-1]) ** 3 for matrix in matrices])
+    return [decompose(job) for job in jobs]
+
+
+def psd_thin_eigh(rows: Tensor, *, rtol: float | None = None) -> Eigenpairs:
+    """Nonzero eigenpairs of ``R^T R`` for rows R, by whichever of ``R^T R`` and ``R R^T`` is smaller.
+
+    With fewer rows than columns, ``R R^T u = s u`` gives ``v = R^T u / sqrt(s)``; the basis stays thin. The Gram matrix
+    of float32 rows is formed and decomposed in float64, since it squares the condition number. Cost: with
+    ``k = min(m, d)``, 2 k^2 max(m, d) for the Gram, 9 k^3 for its decomposition, 2 m d r for the basis.
+
+    Args:
+        rows: ``(m, d)``.
+        rtol: eigenvalues up to ``rtol * largest`` are dropped; by default the machine epsilon of the dtype times k.
+
+    Returns:
+        Eigenvalues ascending ``(r,)`` and orthonormal eigenvectors as columns ``(d, r)``, r the numerical rank
+        (0 for zero rows).
+    """
+    if rows.ndim != 2:
+        raise InputError(f"rows must be a matrix (m, d), got shape {tuple(rows.shape)}")
+    count, dim = rows.shape
+    small = min(count, dim)
+    wide = count < dim
+    working = rows.detach().to(torch.promote_types(rows.dtype, torch.float64))
+    values, vectors = safe_eigh(working @ working.T if wide else working.T @ working)
+    cut = torch.finfo(rows.dtype).eps * small if rtol is None else rtol
+    keep = values > cut * values[-1:].clamp_min(0)
+    values, vectors = values[keep], vectors[:, keep]
+    if wide:
+        vectors = _orthonormal_columns((working.T @ vectors) / values.sqrt())
+    return values.to(rows.dtype), vectors.to(rows.dtype)
+
+
+def _orthonormal_columns(columns: Tensor) -> Tensor:
+    """Columns that are orthonormal up to Gram rounding, made exactly so; the last (most accurate) column leads."""
+    size = columns.shape[1]
+    identity = torch.eye(size, dtype=columns.dtype, device=columns.device)
+    if size == 0 or float((columns.T @ columns - identity).abs().max()) < 100 * torch.finfo(columns.dtype).eps:
+        return columns
+    basis, triangle = torch.linalg.qr(columns.flip(1))
+    signs: Tensor = torch.where(triangle.diagonal() < 0, -1.0, 1.0)
+    return torch.flip(basis * signs, (1,))
+
+
+def _decompose(matrix: Tensor, label: str, precision: torch.dtype | None) -> Eigenpairs:
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"{label}: a square matrix is needed, got shape {tuple(matrix.shape)}")
+    if not matrix.dtype.is_floating_point:
+        raise InputError(f"{label}: a real floating-point matrix is needed, got {matrix.dtype}")
+    size = len(matrix)
+    if size == 0:
+        return matrix.new_zeros(0), matrix.new_zeros(0, 0)
+    if not bool(torch.isfinite(matrix).all()):
+        raise NumericsError(f"{label}: non-finite entries; look for an overflow or a division by zero upstream")
+    working = matrix.to(precision or torch.promote_types(matrix.dtype, torch.float32))
+    scale = working.abs().max()
+    if not bool(scale > 0):
+        return matrix.new_zeros(size), torch.eye(size, dtype=matrix.dtype, device=matrix.device)
+    working = working / scale
+    if float((working - working.T).abs().max()) > 1e-3:
+        raise InputError(f"{label}: not symmetric (A and A^T differ by more than 1e-3 of the largest entry)")
+    working = (working + working.T) / 2
+    for attempt in _attempts(working):
+        try:
+            values, vectors = attempt()
+        except (torch.linalg.LinAlgError, np.linalg.LinAlgError):
+            continue
+        if _is_accurate(working, values, vectors):
+            return (values * scale).to(matrix.dtype), vectors.to(matrix.dtype)
+    raise NumericsError(
+        f"{label}: no algorithm decomposed this {size} x {size} matrix; its entries may span too many magnitudes. "
+        f"Add damping, or rescale the parameters or outputs that make its largest entries"
+    )
+
+
+def _attempts(matrix: Tensor) -> Iterator[Callable[[], Eigenpairs]]:
+    if matrix.dtype != torch.float64:
+        yield lambda: torch.linalg.eigh(matrix)
+    double = matrix.double()
+    yield lambda: torch.linalg.eigh(double)
+    yield lambda: _jittered(double)
+    yield lambda: _other_driver(double, "evr")
+    yield lambda: _other_driver(double, "ev")
+
+
+def _jittered(matrix: Tensor) -> Eigenpairs:
+    jitter = 1e-13 * len(matrix)
+    values, vectors = torch.linalg.eigh(matrix + jitter * torch.eye(len(matrix), dtype=matrix.dtype).to(matrix))
+    return values - jitter, vectors
+
+
+def _other_driver(matrix: Tensor, driver: str) -> Eigenpairs:
+    values, vectors = scipy.linalg.eigh(matrix.cpu().numpy(), driver=driver)
+    return torch.from_numpy(values).to(matrix), torch.from_numpy(vectors).to(matrix)
+
+
+def _is_accurate(matrix: Tensor, values: Tensor, vectors: Tensor) -> bool:
+    """Whether ``A z = U s U^T z`` and ``U U^T z = z`` on four random z, up to 20 (1 + sqrt n) machine epsilons.
+
+    Over Wishart, rank-deficient, graded and repeated spectra of size 2 to 1500, LAPACK stays below sqrt(n) epsilons.
+    """
+    size = len(values)
+    signs = torch.randint(0, 2, (size, 4), generator=torch.Generator().manual_seed(size))
+    probes = (2 * signs - 1).to(values)
+    coefficients = vectors.T @ probes
+    tolerance = 20 * (1 + size**0.5) * torch.finfo(values.dtype).eps * float(probes.norm())
+    residual = (matrix.to(values) @ probes - vectors @ (values[:, None] * coefficients)).norm()
+    orthogonality = (vectors @ coefficients - probes).norm()
+    # Not `>`: a NaN must count as inaccurate.
+    return bool(residual <= tolerance * values.abs().max()) and bool(orthogonality <= tolerance)

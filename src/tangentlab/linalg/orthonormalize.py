@@ -1,0 +1,51 @@
+"""Orthonormal bases of the span of given rows."""
+
+import torch
+from torch import Tensor
+
+
+def orthonormal_rows(rows: Tensor, *, rtol: float | None = None) -> Tensor:
+    """Orthonormal basis of the numerical span of ``rows``.
+
+    Householder QR of the transpose, then the singular values of its triangle tell the rank. Cost: 4 m^2 d.
+
+    Args:
+        rows: ``(m, d)``.
+        rtol: singular values up to ``rtol * largest`` count as zero; by default 10 m machine epsilons.
+
+    Returns:
+        ``(r, d)`` with orthonormal rows, r the numerical rank (0 for zero rows).
+    """
+    basis, left, _, _ = row_factors(rows, rtol=rtol)
+    return left.T @ basis
+
+
+def leave_one_out_rows(rows: Tensor, *, rtol: float | None = None) -> tuple[Tensor, Tensor]:
+    """A basis of all rows, and for each row the direction that the span loses without it.
+
+    With ``Q`` the basis and ``s_i`` the i-th direction, the projector onto the span of all rows but the i-th is
+    ``Q^T (I - s_i s_i^T) Q``. A row that depends on the others takes nothing away: its direction is zero. With
+    ``Y = V S U^T Q`` the direction is that of ``S^-1 V^T e_i``, provided that e_i lies in the span of V (Epperly, Tropp
+    and Webber 2024, section 2.3, extended here to dependent rows).
+
+    Args:
+        rows: ``(m, d)``.
+        rtol: as in `orthonormal_rows`.
+
+    Returns:
+        The basis ``(r, d)`` and the directions ``(m, r)``, each of norm one or zero. Cost: 4 m^2 d.
+    """
+    basis, left, singular, right = row_factors(rows, rtol=rtol)
+    independent = right.norm(dim=1) > 1 - 1e-4
+    directions = torch.where(independent[:, None], right / singular, torch.zeros_like(right))
+    lengths = directions.norm(dim=1, keepdim=True)
+    return left.T @ basis, directions / torch.where(lengths > 0, lengths, 1.0)
+
+
+def row_factors(rows: Tensor, *, rtol: float | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``rows = V S U^T B``: B orthonormal rows ``(k, d)``, U ``(k, r)``, S ``(r,)``, V ``(m, r)``, k = min(m, d)."""
+    columns, triangle = torch.linalg.qr(rows.T)
+    left, singular, right = torch.linalg.svd(triangle, full_matrices=False)
+    cut = 10 * len(rows) * torch.finfo(rows.dtype).eps if rtol is None else rtol
+    keep = singular > cut * singular[:1]
+    return columns.T, left[:, keep], singular[keep], right.T[:, keep]
