@@ -1,0 +1,33 @@
+"""The networks of the papers, small and plain, with the initializations that the papers use.
+
+Images are `(examples, channels, height, width)`, tokens `(examples, positions)`; outputs are logits with the example
+axis first. No layer works in place, no module is used twice except where the weights are tied on purpose.
+"""
+
+from tangentlab.models.autoencoder import AutoEncoder
+from tangentlab.models.gpt import GPT
+from tangentlab.models.init import fan_in_normal_
+from tangentlab.models.lenet import LeNet5
+from tangentlab.models.lstm import LSTMClassifier
+from tangentlab.models.mlp import MLP
+from tangentlab.models.resnet import ResNet, ResNet18, ResNet20, ResNet34, ResNet50
+from tangentlab.models.vgg import VGG, VGG11, VGG13, VGG16, VGG19
+
+__all__ = [
+    "GPT",
+    "MLP",
+    "VGG",
+    "VGG11",
+    "VGG13",
+    "VGG16",
+    "VGG19",
+    "AutoEncoder",
+    "LSTMClassifier",
+    "LeNet5",
+    "ResNet",
+    "ResNet18",
+    "ResNet20",
+    "ResNet34",
+    "ResNet50",
+    "fan_in_normal_",
+]

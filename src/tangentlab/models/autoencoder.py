@@ -1,0 +1,54 @@
+"""The deep auto-encoder on which optimizers of neural networks are compared."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from tangentlab.errors import InputError
+from tangentlab.models.arguments import Activation, check_positive, make_activation
+
+
+class AutoEncoder(nn.Module):
+    """Encoder 784-1000-500-250-30 and the mirrored decoder with its own weights (Hinton & Salakhutdinov 2006).
+
+    The activation follows every layer of the encoder and all but the last of the decoder. The outputs are logits of
+    pixels in [0, 1]: train with `binary_cross_entropy_with_logits`, or apply a sigmoid for a squared error.
+
+    Args:
+        widths: sizes from the input to the code.
+        activation: a name or a module class.
+        batch_norm: batch norm before each activation.
+        linear_code: no activation (and no batch norm) on the code.
+
+    Shapes:
+        `(examples, *)` with `widths[0]` entries per example, flattened, to `(examples, widths[0])`.
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int] = (784, 1000, 500, 250, 30),
+        activation: Activation = "sigmoid",
+        batch_norm: bool = False,
+        linear_code: bool = False,
+    ) -> None:
+        super().__init__()
+        if len(widths) < 2:
+            raise InputError(f"widths needs at least an input and a code size, got {tuple(widths)}")
+        check_positive(**{f"widths[{place}]": width for place, width in enumerate(widths)})
+        self.encoder = _stack(widths, activation, batch_norm, plain_end=linear_code)
+        self.decoder = _stack(widths[::-1], activation, batch_norm, plain_end=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of the reconstructed pixels."""
+        return self.decoder(self.encoder(x.flatten(1)))
+
+
+def _stack(widths: Sequence[int], activation: Activation, batch_norm: bool, plain_end: bool) -> nn.Sequential:
+    """Return a chain of linear layers with activations; `plain_end` leaves the last one linear."""
+    modules: list[nn.Module] = []
+    for place, (fan_in, fan_out) in enumerate(zip(widths[:-1], widths[1:], strict=True), start=2):
+        modules.append(nn.Linear(fan_in, fan_out))
+        if place < len(widths) or not plain_end:
+            modules += [nn.BatchNorm1d(fan_out)] if batch_norm else []
+            modules.append(make_activation(activation))
+    return nn.Sequential(*modules)
