@@ -52,7 +52,7 @@ bench: $(VENV)/.installed-test
 	$(PY) benchmarks/run.py
 
 docs: $(VENV)/.installed-docs
-	$(PY) -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 format: $(VENV)/.installed-test
 	$(PY) -m ruff check --fix

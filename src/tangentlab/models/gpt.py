@@ -55,7 +55,9 @@ class GPT(nn.Module):
     Args:
         vocab_size: number of tokens.
         context: largest number of positions.
-        n_layers, n_heads, width: blocks, attention heads, size of the residual stream.
+        n_layers: number of blocks.
+        n_heads: attention heads per block.
+        width: size of the residual stream.
         tied: the output layer shares the weight of the token embedding (language model only).
         n_classes: if given, the head classifies the mean over positions instead of predicting tokens.
 

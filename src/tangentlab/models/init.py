@@ -36,7 +36,9 @@ def initialize_plain_(model: nn.Module, first: float = LECUN, hidden: float = HE
 
     Args:
         model: a network whose `nn.Linear` and `nn.Conv2d` modules are registered in the order of the chain.
-        first, hidden, last: variance times fan-in of the first layer, of those in between, of the last layer.
+        first: variance times fan-in of the first layer.
+        hidden: the same for the layers in between.
+        last: the same for the last layer.
     """
     layers = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     for place, layer in enumerate(layers):

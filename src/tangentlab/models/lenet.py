@@ -15,7 +15,8 @@ class LeNet5(nn.Module):
     `"classic"` (LeCun et al. 1998) pads nothing, except images of 28 pixels to 32; the dense layers get 5x5 pixels.
 
     Args:
-        in_channels, image_size: of the (square) images, such as 1 and 28, or 3 and 32.
+        in_channels: channels of the images.
+        image_size: pixels of a side of the (square) images, such as 28 or 32.
         n_classes: number of outputs.
         activation: a name or a module class; LeCun's own was a scaled `"tanh"`.
         padding: `"same"` or `"classic"`.
