@@ -117,7 +117,8 @@ class _Run:
             self._iterate(todo, residual[todo])
             residual[todo] = self.rhs[todo] - product(self.matvec, self.x[todo])
             after = residual.norm(dim=1)
-            stagnated |= (after > norms / 2) & (after > self.goal)
+            if self.iterations < self.limit:
+                stagnated |= (after > norms / 2) & (after > self.goal)
             norms = after
         return self._report(norms, stagnated)
 

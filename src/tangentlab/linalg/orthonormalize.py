@@ -16,7 +16,7 @@ def orthonormal_rows(rows: Tensor, *, rtol: float | None = None) -> Tensor:
     Returns:
         ``(r, d)`` with orthonormal rows, r the numerical rank (0 for zero rows).
     """
-    basis, left, _, _ = row_factors(rows, rtol=rtol)
+    basis, left, *_ = row_factors(rows, rtol=rtol)
     return left.T @ basis
 
 
@@ -35,17 +35,23 @@ def leave_one_out_rows(rows: Tensor, *, rtol: float | None = None) -> tuple[Tens
     Returns:
         The basis ``(r, d)`` and the directions ``(m, r)``, each of norm one or zero. Cost: 4 m^2 d.
     """
-    basis, left, singular, right = row_factors(rows, rtol=rtol)
-    independent = right.norm(dim=1) > 1 - 1e-4
+    basis, left, singular, right, null = row_factors(rows, rtol=rtol)
+    # e_i lies in the span of V exactly when the vectors that combine the rows to zero do not use row i.
+    independent = null.norm(dim=1) <= 100 * len(rows) * torch.finfo(rows.dtype).eps
     directions = torch.where(independent[:, None], right / singular, torch.zeros_like(right))
     lengths = directions.norm(dim=1, keepdim=True)
     return left.T @ basis, directions / torch.where(lengths > 0, lengths, 1.0)
 
 
-def row_factors(rows: Tensor, *, rtol: float | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``rows = V S U^T B``: B orthonormal rows ``(k, d)``, U ``(k, r)``, S ``(r,)``, V ``(m, r)``, k = min(m, d)."""
+def row_factors(rows: Tensor, *, rtol: float | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """``rows = V S U^T B`` and the null space of the transpose.
+
+    Returns:
+        B orthonormal rows ``(k, d)``, U ``(k, r)``, S ``(r,)``, V ``(m, r)`` and its complement N ``(m, m - r)`` with
+        ``N^T rows = 0``, where ``k = min(m, d)`` and r is the numerical rank.
+    """
     columns, triangle = torch.linalg.qr(rows.T)
-    left, singular, right = torch.linalg.svd(triangle, full_matrices=False)
+    left, singular, right = torch.linalg.svd(triangle)
     cut = 10 * len(rows) * torch.finfo(rows.dtype).eps if rtol is None else rtol
-    keep = singular > cut * singular[:1]
-    return columns.T, left[:, keep], singular[keep], right.T[:, keep]
+    rank = int((singular > cut * singular[:1]).sum())
+    return columns.T, left[:, :rank], singular[:rank], right[:rank].T, right[rank:].T
