@@ -1,3 +1,95 @@
 """tangentlab: the laboratory for networks seen to first order in their parameters."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+_HOME = {
+    "tangentlab.metrics": (
+        "FIM",
+        "FIM_Empirical",
+        "FIM_MonteCarlo",
+        "GramMatrix",
+        "Jacobian",
+        "NTK",
+        "per_example_grad_norms",
+        "per_example_grads",
+    ),
+    "tangentlab.objects.pmat": (
+        "PMat",
+        "PMatBlockDiag",
+        "PMatDense",
+        "PMatDiag",
+        "PMatEKFAC",
+        "PMatEye",
+        "PMatImplicit",
+        "PMatKFAC",
+        "PMatMixed",
+        "PMatSum",
+    ),
+    "tangentlab.objects.pvector": ("PVector",),
+    "tangentlab.objects.fvector": ("FVector",),
+    "tangentlab.objects.fmat": ("FMatDense", "label_kernel"),
+    "tangentlab.objects.maps": (
+        "PullBackDense",
+        "PullBackImplicit",
+        "PushForwardDense",
+        "PushForwardImplicit",
+    ),
+    "tangentlab.engine.layout": ("LayerCollection",),
+    "tangentlab.engine.likelihood": ("Binary", "Classification", "Likelihood", "LogSoftmax", "Regression"),
+    "tangentlab.engine.coverage": ("check", "coverage"),
+    "tangentlab.engine.memory": ("memory_budget", "set_memory_budget"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = ["__version__", *_MODULE_OF]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `import tangentlab` costs next to nothing."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'tangentlab' has no attribute {name!r}")
+    value = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from tangentlab.engine.coverage import check, coverage
+    from tangentlab.engine.layout import LayerCollection
+    from tangentlab.engine.likelihood import Binary, Classification, Likelihood, LogSoftmax, Regression
+    from tangentlab.engine.memory import memory_budget, set_memory_budget
+    from tangentlab.metrics import (
+        FIM,
+        NTK,
+        FIM_Empirical,
+        FIM_MonteCarlo,
+        GramMatrix,
+        Jacobian,
+        per_example_grad_norms,
+        per_example_grads,
+    )
+    from tangentlab.objects.fmat import FMatDense, label_kernel
+    from tangentlab.objects.fvector import FVector
+    from tangentlab.objects.maps import PullBackDense, PullBackImplicit, PushForwardDense, PushForwardImplicit
+    from tangentlab.objects.pmat import (
+        PMat,
+        PMatBlockDiag,
+        PMatDense,
+        PMatDiag,
+        PMatEKFAC,
+        PMatEye,
+        PMatImplicit,
+        PMatKFAC,
+        PMatMixed,
+        PMatSum,
+    )
+    from tangentlab.objects.pvector import PVector

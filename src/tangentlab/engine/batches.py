@@ -24,7 +24,9 @@ class Batches:
 
     def __init__(self, data: Any, *, ordered: bool = False) -> None:
         if data is None:
-            raise InputError("No data: give a loader, a tensor, an (inputs, targets) tuple, a dict, or a list of these.")
+            raise InputError(
+                "No data: give a loader, a tensor, an (inputs, targets) tuple, a dict, or a list of these."
+            )
         self._single = is_batch(data)
         self._data = [data] if self._single else data
         if ordered and self.shuffles:

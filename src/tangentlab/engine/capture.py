@@ -114,5 +114,11 @@ def batched_grad(outputs: Tensor, inputs: Any, cotangents: Tensor) -> tuple[Tens
 
 def _grad(outputs: Tensor, inputs: Any, cotangents: Tensor, batched: bool) -> tuple[Tensor, ...]:
     return torch.autograd.grad(
-        outputs, inputs, cotangents, is_grads_batched=batched, retain_graph=True, allow_unused=True, materialize_grads=False
+        outputs,
+        inputs,
+        cotangents,
+        is_grads_batched=batched,
+        retain_graph=True,
+        allow_unused=True,
+        materialize_grads=False,
     )

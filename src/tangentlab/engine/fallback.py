@@ -60,7 +60,7 @@ def vmapped_rows(network: Network, batch: Any, names: tuple[str, ...], cotangent
 
     def rows_of_one(example: Any, cotangent: Tensor) -> Tensor:
         single = torch.utils._pytree.tree_map(lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf, example)
-        _, pull = vjp(lambda values: caller.call(values, single)[0], parameters)
+        _, pull = vjp(lambda values: caller.call(values, single)[0], parameters)  # type: ignore[misc]
         grads = vmap(lambda c: pull(c)[0])(cotangent)
         return torch.cat([grads[name].flatten(1) for name in names], 1)
 

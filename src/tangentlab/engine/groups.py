@@ -50,7 +50,7 @@ def parameter_groups(model: nn.Module, layout: LayerCollection) -> tuple[Group, 
     for name in layout.names:
         if name not in groups:
             group = _group_of(name, owners, canonical, layout)
-            groups |= {member: group for member in group.names}
+            groups |= dict.fromkeys(group.names, group)
     return tuple(dict.fromkeys(groups[name] for name in layout.names))
 
 

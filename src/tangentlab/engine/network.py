@@ -33,7 +33,11 @@ class Network:
 
     @classmethod
     def of(
-        cls, model: nn.Module, layers: Any = None, forward: Forward | None = None, function: OutputFunction | None = None
+        cls,
+        model: nn.Module,
+        layers: Any = None,
+        forward: Forward | None = None,
+        function: OutputFunction | None = None,
     ) -> Network:
         """Build and check: the mode of the model must make the outputs a deterministic function of each example."""
         if not isinstance(model, nn.Module):
@@ -54,9 +58,13 @@ class Network:
             output = self.function(output, batch)
         output = _main_tensor(output)
         if output.ndim == 0:
-            raise InputError("The output has no example axis; it must be (examples, ...): pass function=lambda out, b: ...")
+            raise InputError(
+                "The output has no example axis; it must be (examples, ...): pass function=lambda out, b: ..."
+            )
         if not output.is_floating_point():
-            raise InputError(f"The output has dtype {output.dtype}; only real floating-point outputs have a Jacobian here.")
+            raise InputError(
+                f"The output has dtype {output.dtype}; only real floating-point outputs have a Jacobian here."
+            )
         return output[:, None] if output.ndim == 1 else output
 
 

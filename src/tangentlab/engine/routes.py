@@ -88,7 +88,10 @@ class Router:
         key = tuple((id(call.module), call.inputs.ndim) for call in live)
         axes = self._known.get(key)
         if axes is None or not all(_fits(call, axis, examples) for call, axis in zip(live, axes, strict=True)):
-            axes = [self._admissible(call, axis) for call, axis in zip(live, self._probe(captured, live, batch), strict=True)]
+            axes = [
+                self._admissible(call, axis)
+                for call, axis in zip(live, self._probe(captured, live, batch), strict=True)
+            ]
             self._known[key] = axes
         return axes
 

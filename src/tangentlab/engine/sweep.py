@@ -64,7 +64,9 @@ class Sweep:
         result = {}
         for route in self.routes:
             if route.uses:
-                terms = [_term(use, by_call[id(use.call)], cotangents.shape[0], self._dtype(route)) for use in route.uses]
+                terms = [
+                    _term(use, by_call[id(use.call)], cotangents.shape[0], self._dtype(route)) for use in route.uses
+                ]
                 result[route.group] = concatenate(terms)
             else:
                 result[route.group] = OuterSum.explicit(rows[route.group])

@@ -24,9 +24,11 @@ def _entrywise(normalized: Tensor, grads: Tensor, group: tuple[str, ...], first_
 def layer_norm(module: nn.Module, inputs: Tensor, grads: Tensor, group: tuple[str, ...]) -> OuterSum:
     """LayerNorm and RMSNorm: statistics and affine parameters over the trailing axes."""
     assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
-    normalize = F.layer_norm if isinstance(module, nn.LayerNorm) else F.rms_norm
     shape = list(module.normalized_shape)
-    normalized = normalize(inputs, shape, eps=module.eps)  # type: ignore[operator]
+    if isinstance(module, nn.LayerNorm):
+        normalized = F.layer_norm(inputs, shape, eps=module.eps)
+    else:
+        normalized = F.rms_norm(inputs, shape, eps=module.eps)
     return _entrywise(normalized, grads, group, -len(shape), -1)
 
 
@@ -76,5 +78,3 @@ def is_stochastic(module: nn.Module) -> bool:
     attention = isinstance(module, nn.MultiheadAttention) and module.dropout > 0
     randomized = isinstance(module, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
     return bool(module.training and (dropout or recurrent or attention or randomized))
-
-

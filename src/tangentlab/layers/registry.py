@@ -66,7 +66,7 @@ def rule_of(module: nn.Module) -> tuple[LayerRule | None, str]:
         rule = _RULES.get(parent)
         if rule is None:
             continue
-        if kind.forward is not parent.forward or "forward" in vars(module):
+        if kind.forward is not rule.module_type.forward or "forward" in vars(module):
             return None, f"{kind.__name__} overrides the forward of {parent.__name__}"
         reason = rule.refuse(module)
         return (None, reason) if reason else (rule, "")

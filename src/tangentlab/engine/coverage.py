@@ -1,0 +1,125 @@
+"""What the engine does with a model: which parameters have a closed form, which take the exact route, and a proof."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from tangentlab.engine.fallback import loop_rows
+from tangentlab.engine.network import Forward, Network, OutputFunction, grad_mode, untouched
+from tangentlab.engine.sweep import Engine
+from tangentlab.errors import NumericsError
+
+
+@dataclass(frozen=True)
+class CoverageRow:
+    """One group of parameters: names, size, module type, route and reason."""
+
+    names: tuple[str, ...]
+    numel: int
+    kind: str
+    route: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The table of `coverage(model, x)`; printing it shows every parameter."""
+
+    rows: tuple[CoverageRow, ...]
+
+    @property
+    def structured_fraction(self) -> float:
+        """Share of the parameters that have a closed form."""
+        total = sum(row.numel for row in self.rows)
+        return sum(row.numel for row in self.rows if row.route == "structured") / total
+
+    def __str__(self) -> str:
+        lines = [(", ".join(r.names), f"{r.numel:,}", r.kind, r.route, r.reason) for r in self.rows]
+        table = [("parameters", "number", "module", "route", "reason"), *lines]
+        widths = [max(len(line[i]) for line in table) for i in range(4)]
+        text = ["  ".join(c.ljust(w) for c, w in zip(line, [*widths, 0], strict=True)).rstrip() for line in table]
+        return "\n".join([*text, f"{100 * self.structured_fraction:.1f} % of the parameters have a closed form."])
+
+
+def coverage(
+    model: nn.Module,
+    x: Any,
+    *,
+    layers: Any = None,
+    forward: Forward | None = None,
+    function: OutputFunction | None = None,
+) -> Coverage:
+    """Which route every parameter takes on a batch x, with the reason wherever it is the exact fallback."""
+    network = Network.of(model, layers, forward, function)
+    sweep = Engine(network).sweep(x)
+    modules = dict(model.named_modules())
+    rows = []
+    for route in sweep.routes:
+        numel = sum(torch.Size(network.layout.shapes[name]).numel() for name in route.group.names)
+        kind = type(modules[route.group.names[0].rpartition(".")[0]]).__name__
+        unused = route.structured and not route.uses
+        name = "unused" if unused else "structured" if route.structured else "fallback"
+        rows.append(CoverageRow(route.group.names, numel, kind, name, route.reason))
+    return Coverage(tuple(rows))
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Largest relative error of the engine's Jacobian rows against plain autograd, overall and per group."""
+
+    error: float
+    errors: dict[tuple[str, ...], float]
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether every group agrees."""
+        return self.error <= self.tolerance
+
+
+def check(
+    model: nn.Module,
+    x: Any,
+    *,
+    layers: Any = None,
+    forward: Forward | None = None,
+    function: OutputFunction | None = None,
+    tolerance: float = 1e-10,
+    max_outputs: int = 4,
+) -> CheckReport:
+    """Compare the engine with plain autograd in float64, on a copy of the model, for a few outputs of every example.
+
+    Raises NumericsError with the parameters at fault if they disagree by more than `tolerance` relative to the largest
+    gradient of the group.
+    """
+    double = copy.deepcopy(model).double()
+    x = tree_map(lambda leaf: leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf, x)
+    network = Network.of(double, layers, forward, function)
+    engine = Engine(network)
+    sweep = engine.sweep(x)
+    size = sweep.output_size
+    chosen = sorted({round(i * (size - 1) / max(max_outputs - 1, 1)) for i in range(min(max_outputs, size))})
+    eye = torch.eye(size, dtype=torch.float64, device=sweep.outputs.device)[chosen]
+    cotangents = eye[:, None].expand(-1, sweep.examples, -1).reshape(len(chosen), *sweep.outputs.shape)
+    factors = sweep.factors(cotangents)
+    with grad_mode(), untouched(double):
+        outputs = network(x)
+    errors = {}
+    for group, factor in factors.items():
+        own = network.parameters()
+        truth = loop_rows(outputs, {name: own[name] for name in group.names}, cotangents, range(sweep.examples))
+        scale = max(float(truth.abs().max()), 1e-300)
+        errors[group.names] = (
+            float((factor.rows() - truth).abs().max()) / scale if truth.any() else float(factor.rows().any())
+        )
+    report = CheckReport(max(errors.values()), errors, tolerance)
+    if not report.passed:
+        wrong = ", ".join(f"{'/'.join(names)} ({error:.1e})" for names, error in errors.items() if error > tolerance)
+        raise NumericsError(f"The engine disagrees with plain autograd on: {wrong}. Please report this model.")
+    return report

@@ -1,0 +1,115 @@
+"""Jacobian-vector products: the one place where forward-mode differentiation is called.
+
+Some kernels (fused attention, the oneDNN LSTM, the transformer fast path) have no forward mode, and fused attention has no
+double backward either; all do with plain kernels. So a product climbs a ladder and remembers the rung that carried it:
+forward mode with the default kernels, forward mode with plain kernels, two reverse passes with plain kernels, an error that
+names the operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from tangentlab.engine.fallback import Caller
+from tangentlab.engine.network import Network, grad_mode, untouched
+from tangentlab.errors import ModelError
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Kernels that support every kind of differentiation: math attention, no oneDNN, no transformer fast path."""
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+class Linearization:
+    """f and its differential at the current parameters on one batch: `jvp`, `vjp`, with one forward kept for the vjp."""
+
+    def __init__(self, network: Network, batch: Any, rung: int = 0) -> None:
+        self.network, self.batch, self.rung = network, batch, rung
+        self._outputs: Tensor | None = None
+        self._reverse: tuple[Tensor, list[Tensor], list[str]] | None = None
+
+    @property
+    def outputs(self) -> Tensor:
+        """(N, ...), with a graph."""
+        if self._outputs is None:
+            with grad_mode(), untouched(self.network.model):
+                self._outputs = self.network(self.batch)
+        return self._outputs
+
+    def vjp(self, cotangent: Tensor) -> Tensor:
+        """J^T u: (N, ...) -> (d)."""
+        parameters = self.network.parameters()
+        grads = torch.autograd.grad(
+            self.outputs,
+            list(parameters.values()),
+            cotangent.to(self.outputs.dtype),
+            retain_graph=True,
+            allow_unused=True,
+        )
+        pairs = zip(parameters.items(), grads, strict=True)
+        return self.network.layout.flatten({n: torch.zeros_like(p) if g is None else g for (n, p), g in pairs}).detach()
+
+    def jvp(self, flat: Tensor) -> Tensor:
+        """J v: (d) -> (N, ...)."""
+        rungs: list[tuple[Callable[[Tensor], Tensor], Any]] = [
+            (self._forward_mode, nullcontext),
+            (self._forward_mode, plain_kernels),
+            (self._two_reverse_passes, plain_kernels),
+        ]
+        problems = []
+        while self.rung < len(rungs):
+            method, context = rungs[self.rung]
+            try:
+                with grad_mode(), untouched(self.network.model), context():
+                    return method(flat).detach()
+            except (RuntimeError, NotImplementedError) as error:
+                problems.append(str(error).splitlines()[0])
+                self.rung += 1
+        self.rung = 0
+        raise ModelError(
+            "No way to differentiate this model in forward direction: "
+            + " | ".join(problems)
+            + ". Replace that operation, "
+            "or use a representation that needs reverse mode only (PMatKFAC, PMatDiag, PMatDense, ...)."
+        )
+
+    def _forward_mode(self, flat: Tensor) -> Tensor:
+        parameters = {name: p.detach() for name, p in self.network.parameters().items()}
+        caller = Caller(self.network)
+        tangents = self.network.layout.unflatten(flat)
+        with torch.no_grad():
+            return torch.func.jvp(lambda values: caller.call(values, self.batch), (parameters,), (tangents,))[1]
+
+    def _two_reverse_passes(self, flat: Tensor) -> Tensor:
+        """u -> J^T u is linear; its transpose applied to v is J v. The graph of the first pass is kept."""
+        if self._reverse is None:
+            outputs = self.network(self.batch)
+            dummy = torch.zeros_like(outputs, requires_grad=True)
+            parameters = self.network.parameters()
+            grads = torch.autograd.grad(outputs, list(parameters.values()), dummy, create_graph=True, allow_unused=True)
+            used = [(name, grad) for name, grad in zip(parameters, grads, strict=True) if grad is not None]
+            self._reverse = dummy, [grad for _, grad in used], [name for name, _ in used]
+        dummy, linear, names = self._reverse
+        tangents = self.network.layout.unflatten(flat)
+        (result,) = torch.autograd.grad(
+            linear,
+            dummy,
+            [tangents[name] for name in names],
+            retain_graph=True,
+            materialize_grads=True,
+            allow_unused=True,
+        )
+        return result

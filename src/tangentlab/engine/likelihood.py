@@ -1,0 +1,248 @@
+"""What "Fisher" means for an output: exact factors, samples and scores of p(y | outputs).
+
+Every likelihood gives, in the space of the outputs f of one example,
+
+    F_f = E_y[ (d log p / d f) (d log p / d f)^T ] = sum_k u_k u_k^T,
+
+so that the Fisher of the parameters is F = 1/n sum_n sum_k (J_n^T u_kn)(J_n^T u_kn)^T. Outputs with several positions
+(tokens, pixels) are independent given the input: their Fishers add up within an example.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tangentlab.errors import InputError
+
+
+class Likelihood(ABC):
+    """A family p(y | f). Outputs are (N, ...) throughout; a cotangent has the shape of the outputs."""
+
+    name: str
+
+    @abstractmethod
+    def factor_count(self, outputs: Tensor) -> int:
+        """Number of vectors u_k in the exact factorization."""
+
+    @abstractmethod
+    def factor(self, outputs: Tensor, index: range) -> Tensor:
+        """Vectors u_k for k in index, (len(index), N, ...)."""
+
+    @abstractmethod
+    def weigh(self, outputs: Tensor, tangents: Tensor) -> Tensor:
+        """F_f times tangents (N, ...), per example."""
+
+    @abstractmethod
+    def sample(self, outputs: Tensor, samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Labels drawn from p(y | outputs), (samples, N, ...)."""
+
+    @abstractmethod
+    def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """d log p(labels | f) / d f, (samples, N, ...)."""
+
+
+class Classification(Likelihood):
+    """Softmax over one axis: (N, C) logits; (N, T, V) token logits with classes last; (N, C, H, W) with class_axis=1.
+
+    diag(p) - p p^T = sum_{j<C-1} u_j u_j^T with the closed-form LDL^T factor of the multinomial covariance (Tanabe & Sagae
+    1992): q_j = sum_{i>j} p_i, u_j = sqrt(p_j q_j / q_{j-1}) (e_j - sum_{i>j} (p_i / q_j) e_i): one backward fewer than
+    classes, and no cancellation.
+    """
+
+    def __init__(self, class_axis: int = -1) -> None:
+        self.class_axis = class_axis
+        self.name = "classification" if class_axis == -1 else "segmentation"
+
+    def factor_count(self, outputs: Tensor) -> int:
+        """(C - 1) per position; a single class has no information, one zero vector stands for it."""
+        classes = outputs.shape[self.class_axis]
+        return max(classes - 1, 1) * (outputs[0].numel() // classes)
+
+    def factor(self, outputs: Tensor, index: range) -> Tensor:
+        """Vectors k = position * (C - 1) + j."""
+        p = outputs.detach().movedim(self.class_axis, -1).softmax(-1)
+        shape, classes = p.shape, p.shape[-1]
+        p = p.reshape(shape[0], -1, classes)
+        u = p.new_zeros((len(index), *p.shape))
+        if classes > 1:
+            tails = p.flip(-1).cumsum(-1).flip(-1)
+            for row, k in enumerate(index):
+                position, j = divmod(k, classes - 1)
+                rest, total = tails[:, position, j + 1], tails[:, position, j]
+                scale = (p[:, position, j] * rest / total.clamp_min(torch.finfo(p.dtype).tiny)).sqrt()
+                u[row, :, position, j] = scale
+                share = p[:, position, j + 1 :] / rest.clamp_min(torch.finfo(p.dtype).tiny)[:, None]
+                u[row, :, position, j + 1 :] = -scale[:, None] * share
+        return u.reshape(len(index), *shape).movedim(
+            -1, self.class_axis if self.class_axis < 0 else self.class_axis + 1
+        )
+
+    def weigh(self, outputs: Tensor, tangents: Tensor) -> Tensor:
+        """p * (t - <p, t>)."""
+        p = outputs.detach().softmax(self.class_axis)
+        return p * (tangents - (p * tangents).sum(self.class_axis, keepdim=True))
+
+    def sample(self, outputs: Tensor, samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Class indices (samples, N, positions...)."""
+        p = outputs.detach().movedim(self.class_axis, -1).softmax(-1)
+        drawn = torch.multinomial(p.reshape(-1, p.shape[-1]), samples, replacement=True, generator=generator)
+        return drawn.t().reshape(samples, *p.shape[:-1])
+
+    def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """onehot(y) - p."""
+        axis = self.class_axis if self.class_axis < 0 else self.class_axis + 1
+        onehot = F.one_hot(labels.long(), outputs.shape[self.class_axis]).movedim(-1, axis)
+        return onehot.to(outputs.dtype) - outputs.detach().softmax(self.class_axis)
+
+
+class _Diagonal(Likelihood):
+    """Likelihoods whose output Fisher is diagonal: u_j = sqrt(w_j) e_j for every output j."""
+
+    @abstractmethod
+    def weights(self, outputs: Tensor) -> Tensor:
+        """Diagonal of F_f, shape of the outputs."""
+
+    def factor_count(self, outputs: Tensor) -> int:
+        """One vector per output."""
+        return outputs[0].numel()
+
+    def factor(self, outputs: Tensor, index: range) -> Tensor:
+        """sqrt(w_j) e_j."""
+        roots = self.weights(outputs.detach()).sqrt().flatten(1)
+        u = roots.new_zeros((len(index), *roots.shape))
+        for row, j in enumerate(index):
+            u[row, :, j] = roots[:, j]
+        return u.reshape(len(index), *outputs.shape)
+
+    def weigh(self, outputs: Tensor, tangents: Tensor) -> Tensor:
+        """w * t."""
+        return self.weights(outputs.detach()) * tangents
+
+
+class LogSoftmax(_Diagonal):
+    """Outputs that are already log-probabilities over the last axis: F_f = diag(p)."""
+
+    name = "log_softmax"
+
+    def weights(self, outputs: Tensor) -> Tensor:
+        """p = exp(outputs); they must sum to one."""
+        p = outputs.exp()
+        tolerance = 100 * torch.finfo(p.dtype).eps ** 0.75
+        if not torch.allclose(p.sum(-1), torch.ones_like(p.sum(-1)), atol=tolerance):
+            raise InputError("likelihood='log_softmax' needs outputs whose exponentials sum to one over the last axis.")
+        return p
+
+    def sample(self, outputs: Tensor, samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Class indices (samples, N, positions...)."""
+        p = self.weights(outputs.detach())
+        drawn = torch.multinomial(p.reshape(-1, p.shape[-1]), samples, replacement=True, generator=generator)
+        return drawn.t().reshape(samples, *p.shape[:-1])
+
+    def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """onehot(y)."""
+        return F.one_hot(labels.long(), outputs.shape[-1]).to(outputs.dtype)
+
+
+class Binary(_Diagonal):
+    """Independent Bernoulli logits, one or several per example (multi-label): w = p (1 - p)."""
+
+    name = "binary"
+
+    def weights(self, outputs: Tensor) -> Tensor:
+        """sigmoid(f) sigmoid(-f)."""
+        return outputs.sigmoid() * (-outputs).sigmoid()
+
+    def sample(self, outputs: Tensor, samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """0 / 1 labels, (samples, *outputs.shape)."""
+        p = outputs.detach().sigmoid().expand(samples, *outputs.shape)
+        return torch.bernoulli(p, generator=generator)
+
+    def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """y - p."""
+        return labels.to(outputs.dtype).reshape(-1, *outputs.shape) - outputs.detach().sigmoid()
+
+
+class Regression(Likelihood):
+    """Gaussian N(f, variance): the Fisher uses the inverse of the variance.
+
+    variance: a number, a vector (outputs) of variances, or a full covariance (outputs, outputs).
+    """
+
+    name = "regression"
+
+    def __init__(self, variance: float | Tensor = 1.0) -> None:
+        self.variance = torch.as_tensor(variance)
+        if self.variance.ndim > 2 or (self.variance.ndim == 2 and self.variance.shape[0] != self.variance.shape[1]):
+            raise InputError("The variance must be a number, a vector (outputs) or a matrix (outputs, outputs).")
+        if not bool((torch.diagonal(self.variance) if self.variance.ndim == 2 else self.variance).gt(0).all()):
+            raise InputError("Variances must be positive.")
+
+    def _roots(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """R with R R^T = covariance^-1, and L with L L^T = covariance, both (outputs, outputs)."""
+        size = outputs[0].numel()
+        variance = self.variance.to(outputs)
+        if variance.ndim < 2:
+            variance = torch.diag(variance.expand(size))
+        if variance.shape[0] != size:
+            raise InputError(f"The variance is for {variance.shape[0]} outputs and the model has {size}.")
+        lower = torch.linalg.cholesky(variance)
+        eye = torch.eye(size, dtype=variance.dtype, device=variance.device)
+        return torch.linalg.solve_triangular(lower, eye, upper=False).t(), lower
+
+    def factor_count(self, outputs: Tensor) -> int:
+        """One vector per output."""
+        return outputs[0].numel()
+
+    def factor(self, outputs: Tensor, index: range) -> Tensor:
+        """Columns of R."""
+        roots = self._roots(outputs)[0].t()[list(index)]
+        return roots[:, None, :].expand(-1, outputs.shape[0], -1).reshape(len(index), *outputs.shape)
+
+    def weigh(self, outputs: Tensor, tangents: Tensor) -> Tensor:
+        """covariance^-1 t."""
+        root = self._roots(outputs)[0]
+        return (tangents.flatten(1) @ root @ root.t()).reshape(outputs.shape)
+
+    def sample(self, outputs: Tensor, samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """f + L z."""
+        lower = self._roots(outputs)[1]
+        z = torch.randn(
+            (samples, outputs.shape[0], lower.shape[0]), generator=generator, dtype=lower.dtype, device=lower.device
+        )
+        return outputs.detach() + (z @ lower.t()).reshape(samples, *outputs.shape)
+
+    def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """covariance^-1 (y - f)."""
+        residual = (labels.to(outputs.dtype).reshape(-1, *outputs.shape) - outputs.detach()).flatten(2)
+        root = self._roots(outputs)[0]
+        return (residual @ root @ root.t()).reshape(-1, *outputs.shape)
+
+
+_BY_NAME: dict[str, Callable[[], Likelihood]] = {
+    "classification": Classification,
+    "classif_logits": Classification,
+    "log_softmax": LogSoftmax,
+    "classif_logsoftmax": LogSoftmax,
+    "binary": Binary,
+    "multi_label": Binary,
+    "classif_binary_logits": Binary,
+    "regression": Regression,
+    "segmentation": lambda: Classification(class_axis=1),
+    "segmentation_logits": lambda: Classification(class_axis=1),
+}
+
+
+def likelihood_of(likelihood: str | Likelihood) -> Likelihood:
+    """A likelihood by name (nngeometry's names included), or the instance itself."""
+    if isinstance(likelihood, Likelihood):
+        return likelihood
+    if likelihood not in _BY_NAME:
+        raise InputError(
+            f"Unknown likelihood {likelihood!r}; known are: {', '.join(_BY_NAME)}, or a Likelihood instance."
+        )
+    return _BY_NAME[likelihood]()

@@ -1,0 +1,235 @@
+"""The factories users call: Fisher matrices, tangent kernels, Jacobians and per-example gradients of any model.
+
+Arguments that all of them share:
+
+* `model`: any `torch.nn.Module` whose outputs on an example depend on that example alone (eval-mode batch norm).
+* `loader`: a DataLoader, a tensor, an (inputs, targets) tuple, a dict, or any iterable of these.
+* `layers`: which parameters, see `LayerCollection.from_model`; all trainable ones by default.
+* `forward(model, batch)`: how to call the model, when the default does not fit.
+* `function(output, batch)`: what to differentiate, (examples, ...); by default the model's output.
+* `n_output`: checked against what the model gives, never needed.
+* `progress`: True / False; by default a bar appears after two seconds in a terminal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tangentlab.engine.likelihood import Likelihood, likelihood_of
+from tangentlab.engine.network import Forward, Network, OutputFunction
+from tangentlab.engine.rows import Empirical, Exact, LossFunction, MonteCarlo, Rows, Unweighted, Weighting
+from tangentlab.engine.tangent_kernel import batch_factors, kernels_by_group
+from tangentlab.errors import InputError
+from tangentlab.objects.fmat import FMatDense
+from tangentlab.objects.maps import PullBack, PushForward, PushForwardDense
+from tangentlab.objects.pmat import PMat, PMatDense
+from tangentlab.objects.pvector import PVector
+
+
+def FIM(
+    model: nn.Module,
+    loader: Any,
+    representation: Any = PMatDense,
+    likelihood: str | Likelihood | None = None,
+    *,
+    variant: str | None = None,
+    layers: Any = None,
+    forward: Forward | None = None,
+    function: OutputFunction | None = None,
+    n_output: int | None = None,
+    progress: bool | None = None,
+) -> PMat:
+    """Fisher information matrix F = 1/n sum_n E_{y ~ p(y|x_n)}[ dlog p dlog p^T ], the expectation in closed form.
+
+    `likelihood` is "classification" (default; softmax over the last axis of logits), "log_softmax", "binary" (also
+    multi-label), "regression" (or `Regression(variance)`, whose inverse the Fisher uses), "segmentation" (classes on axis
+    1), or a `Likelihood`. Cost: one backward per class but one, plus what the representation needs.
+    """
+    weighting = Exact(likelihood_of(_one_of(likelihood, variant)))
+    network = Network.of(model, layers, forward, function)
+    return _build(representation, network, loader, weighting, n_output, progress)
+
+
+def FIM_MonteCarlo(
+    model: nn.Module,
+    loader: Any,
+    representation: Any = PMatDense,
+    likelihood: str | Likelihood | None = None,
+    *,
+    samples: int = 1,
+    generator: torch.Generator | None = None,
+    labels: Any = None,
+    variant: str | None = None,
+    trials: int | None = None,
+    layers: Any = None,
+    forward: Forward | None = None,
+    function: OutputFunction | None = None,
+    n_output: int | None = None,
+    progress: bool | None = None,
+) -> PMat:
+    """Unbiased estimate of the Fisher from labels drawn from the model: one backward per sample, whatever the classes.
+
+    `labels` shares the draws of another matrix (`F.labels`, or one tensor (samples, examples, ...)); `generator` seeds them.
+    `trials` is another name of `samples`.
+    """
+    weighting = MonteCarlo(likelihood_of(_one_of(likelihood, variant)), trials or samples, generator, labels)
+    network = Network.of(model, layers, forward, function)
+    result = _build(representation, network, loader, weighting, n_output, progress, ordered=labels is not None)
+    result.labels = weighting.labels  # type: ignore[attr-defined]
+    return result
+
+
+def FIM_Empirical(
+    model: nn.Module,
+    loader: Any,
+    representation: Any = PMatDense,
+    likelihood: str | Likelihood | None = None,
+    *,
+    loss: LossFunction | None = None,
+    variant: str | None = None,
+    layers: Any = None,
+    forward: Forward | None = None,
+    function: OutputFunction | None = None,
+    n_output: int | None = None,
+    progress: bool | None = None,
+) -> PMat:
+    """Second moment of per-example loss gradients at the observed targets, 1/n sum g_n g_n^T. Cost: one backward.
+
+    `loss(outputs, targets)` gives one value per example; without it the negative log-likelihood is taken. Often called
+    empirical Fisher, though it is not the Fisher matrix.
+    """
+    weighting = Empirical(loss if loss is not None else likelihood_of(_one_of(likelihood, variant)))
+    network = Network.of(model, layers, forward, function)
+    return _build(representation, network, loader, weighting, n_output, progress)
+
+
+def NTK(
+    model: nn.Module,
+    loader: Any,
+    loader2: Any = None,
+    *,
+    outputs: str | int = "all",
+    function: OutputFunction | None = None,
+    layers: Any = None,
+    per_layer: bool = False,
+    center: str | None = None,
+    forward: Forward | None = None,
+    n_output: int | None = None,
+    progress: bool | None = None,
+) -> FMatDense | dict[str, FMatDense]:
+    """Tangent kernel K[c, n, d, m] = <d f_c(x_n) / dw, d f_d(x_m) / dw>, never divided by the number of examples.
+
+    `loader2` gives the cross kernel k(loader, loader2). `outputs`: "all", "trace" (sum over outputs, one "output" left) or
+    the index of one output. `per_layer` returns the kernel of every layer; their sum is the kernel. `center` is None,
+    "per_output" or "global". `function=lambda out, batch: out[:, 1] - out[:, 0]` gives the kernel of a scalar function.
+    The order of examples matters, so a shuffling DataLoader is refused. No Jacobian is built.
+    """
+    network = Network.of(model, layers, forward, function)
+    if not (outputs in ("all", "trace") or isinstance(outputs, int)):
+        raise InputError(f"outputs must be 'all', 'trace' or the index of one output, not {outputs!r}.")
+    chosen = [outputs] if isinstance(outputs, int) else None
+    first = batch_factors(network, loader, chosen, progress)
+    second = batch_factors(network, loader2, chosen, progress) if loader2 is not None else None
+    _check_outputs(n_output, next(iter(first[0].values())).outputs if chosen is None else None)
+    parts = kernels_by_group(first, second, trace=outputs == "trace")
+    layer_of = {name: layer for layer, names in network.layout.layers.items() for name in names}
+    kernels: dict[str, Tensor] = {}
+    for group, data in parts.items():
+        name = layer_of[group.names[0]] if per_layer else ""
+        kernels[name] = kernels[name] + data if name in kernels else data
+    result = {name: _finished(data, center) for name, data in kernels.items()}
+    return result if per_layer else result[""]
+
+
+GramMatrix = NTK
+
+
+def Jacobian(
+    model: nn.Module,
+    loader: Any,
+    representation: Any = PushForwardDense,
+    *,
+    outputs: list[int] | None = None,
+    function: OutputFunction | None = None,
+    layers: Any = None,
+    forward: Forward | None = None,
+    n_output: int | None = None,
+    progress: bool | None = None,
+) -> PushForward | PullBack:
+    """The Jacobian (outputs, examples, parameters): PushForward v -> J v, or PullBack u -> J^T u, dense or implicit."""
+    network = Network.of(model, layers, forward, function)
+    return _build(representation, network, loader, Unweighted(outputs), n_output, progress, ordered=True)
+
+
+def per_example_grads(
+    model: nn.Module,
+    loader: Any,
+    loss: LossFunction | None = None,
+    *,
+    likelihood: str | Likelihood = "classification",
+    layers: Any = None,
+    forward: Forward | None = None,
+    function: OutputFunction | None = None,
+    progress: bool | None = None,
+) -> PVector:
+    """Gradient of every example's loss, as a batch of vectors (examples, d)."""
+    weighting = Empirical(loss if loss is not None else likelihood_of(likelihood))
+    network = Network.of(model, layers, forward, function)
+    rows = Rows(network, loader, weighting, ordered=True, progress=progress)
+    return PVector(network.layout, PushForwardDense.from_rows(rows).data[0])
+
+
+def per_example_grad_norms(
+    model: nn.Module,
+    loader: Any,
+    loss: LossFunction | None = None,
+    *,
+    likelihood: str | Likelihood = "classification",
+    layers: Any = None,
+    forward: Forward | None = None,
+    function: OutputFunction | None = None,
+    progress: bool | None = None,
+) -> Tensor:
+    """Euclidean norm of every example's loss gradient, (examples), without building the gradients of linear layers."""
+    weighting = Empirical(loss if loss is not None else likelihood_of(likelihood))
+    network = Network.of(model, layers, forward, function)
+    rows = Rows(network, loader, weighting, ordered=True, progress=progress)
+    squares = [torch.stack([factor.squared_norms()[0] for factor in chunk.factors.values()]).sum(0) for chunk in rows]
+    return torch.cat(squares).sqrt()
+
+
+def _one_of(likelihood: str | Likelihood | None, variant: str | None) -> str | Likelihood:
+    if likelihood is not None and variant is not None and likelihood != variant:
+        raise InputError(f"likelihood={likelihood!r} and variant={variant!r} are two names of one argument: give one.")
+    return likelihood if likelihood is not None else variant if variant is not None else "classification"
+
+
+def _finished(data: Tensor, center: str | None) -> FMatDense:
+    kernel = FMatDense(data if data.ndim == 4 else data[None, :, None, :])
+    return kernel if center is None else kernel.center(center)
+
+
+def _check_outputs(expected: int | None, found: int | None) -> None:
+    if expected is not None and found is not None and expected != found:
+        raise InputError(f"n_output={expected}, but the model gives {found} outputs per example.")
+
+
+def _build(
+    representation: Any,
+    network: Network,
+    loader: Any,
+    weighting: Weighting,
+    n_output: int | None,
+    progress: bool | None,
+    ordered: bool = False,
+) -> Any:
+    if not hasattr(representation, "from_rows"):
+        raise InputError(f"representation must be a class such as PMatKFAC or PMatDense, not {representation!r}.")
+    rows = Rows(network, loader, weighting, ordered=ordered, progress=progress)
+    if n_output is not None:
+        with torch.no_grad():
+            _check_outputs(n_output, network(next(iter(rows.batches)))[0].numel())
+    return representation.from_rows(rows)

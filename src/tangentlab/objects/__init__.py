@@ -1,0 +1,1 @@
+"""Vectors and matrices in parameter space and in function space."""

@@ -1,0 +1,107 @@
+"""The vector-space operations that PVector and FVector share."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from tangentlab.errors import InputError
+
+Scalar = int | float | Tensor
+
+
+class VectorAlgebra(ABC):
+    """+, -, scalar *, /, **, dot and norms, written once on a flat tensor (*batch, dim)."""
+
+    @property
+    @abstractmethod
+    def flat(self) -> Tensor:
+        """Entries as one tensor (*batch, dim)."""
+
+    @abstractmethod
+    def _like(self, flat: Tensor) -> Self:
+        """The same kind of vector with other entries."""
+
+    @abstractmethod
+    def _require_same_space(self, other: Self) -> None:
+        """Raise InputError unless both vectors live in one space."""
+
+    def _combine(self, other: Any, operation: Callable[[Tensor, Tensor], Tensor]) -> Self:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        self._require_same_space(other)
+        return self._like(operation(self.flat, other.flat))
+
+    def _scale(self, factor: Any, operation: Callable[[Tensor, Any], Tensor]) -> Self:
+        if isinstance(factor, Tensor):
+            if factor.ndim:
+                factor = factor[..., None]
+        elif not isinstance(factor, int | float):
+            return NotImplemented
+        return self._like(operation(self.flat, factor))
+
+    def __add__(self, other: Self) -> Self:
+        return self._combine(other, torch.add)
+
+    def __sub__(self, other: Self) -> Self:
+        return self._combine(other, torch.sub)
+
+    def __mul__(self, factor: Scalar) -> Self:
+        return self._scale(factor, torch.mul)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, factor: Scalar) -> Self:
+        return self._scale(factor, torch.div)
+
+    def __pow__(self, exponent: float) -> Self:
+        """Entrywise power."""
+        return self._like(self.flat**exponent)
+
+    def __neg__(self) -> Self:
+        return self._like(-self.flat)
+
+    def __abs__(self) -> Self:
+        return self._like(self.flat.abs())
+
+    def dot(self, other: Self) -> Tensor:
+        """Inner product over the last axis; a scalar for single vectors."""
+        self._require_same_space(other)
+        return (self.flat * other.flat).sum(-1)
+
+    def norm(self, p: float = 2) -> Tensor:
+        """l_p norm, p = 1, 2, ... or inf."""
+        if not p > 0:
+            raise InputError(f"A norm needs p > 0 (or inf), not {p}.")
+        return torch.linalg.vector_norm(self.flat, ord=math.inf if math.isinf(p) else p, dim=-1)
+
+    def cosine(self, other: Self) -> Tensor:
+        """Cosine of the angle between two vectors."""
+        return self.dot(other) / (self.norm() * other.norm())
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Another dtype or device, as `torch.Tensor.to`."""
+        return self._like(self.flat.to(*args, **kwargs))
+
+    def clone(self) -> Self:
+        """A copy with its own memory."""
+        return self._like(self.flat.clone())
+
+    def detach(self) -> Self:
+        """The same without autograd history."""
+        return self._like(self.flat.detach())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the entries."""
+        return self.flat.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the entries live."""
+        return self.flat.device

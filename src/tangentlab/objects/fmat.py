@@ -1,0 +1,172 @@
+"""FMatDense: a symmetric matrix on function space, such as the Gram matrix of tangent features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tangentlab.errors import InputError
+from tangentlab.linalg import safe_eigh
+from tangentlab.objects.fvector import FVector
+from tangentlab.objects.pmat.base import check_damping
+
+
+class FMatDense:
+    """K (outputs, examples, outputs', examples'): FVector -> FVector. A cross kernel has other examples on the right.
+
+    `matrix()` flattens it, output-major, to (outputs * examples, outputs' * examples').
+    """
+
+    def __init__(self, data: Tensor) -> None:
+        if data.ndim != 4:
+            raise InputError(f"A kernel is (outputs, examples, outputs, examples), got shape {tuple(data.shape)}.")
+        self.data = data
+
+    @classmethod
+    def from_matrix(cls, matrix: Tensor, outputs: int = 1) -> FMatDense:
+        """From a flat matrix (outputs * examples, outputs * examples')."""
+        rows, columns = (size // outputs for size in matrix.shape)
+        return cls(matrix.reshape(outputs, rows, outputs, columns))
+
+    def matrix(self) -> Tensor:
+        """(outputs * examples, outputs' * examples')."""
+        return self.data.flatten(2).flatten(0, 1)
+
+    def trace_over_outputs(self) -> Tensor:
+        """sum_c K[c, :, c, :], (examples, examples')."""
+        return torch.einsum("cncm->nm", self.data)
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs."""
+        return self.data.shape[0]
+
+    @property
+    def examples(self) -> int:
+        """Number of examples on the left."""
+        return self.data.shape[1]
+
+    @property
+    def is_cross(self) -> bool:
+        """Whether left and right examples may differ (not square)."""
+        return self.data.shape[:2] != self.data.shape[2:]
+
+    def mv(self, v: FVector) -> FVector:
+        """K v. Also written `K @ v`."""
+        if v.shape != tuple(self.data.shape[2:]):
+            raise InputError(f"The kernel acts on (outputs, examples) = {tuple(self.data.shape[2:])}, not {v.shape}.")
+        return FVector((v.flat @ self.matrix().t()).unflatten(-1, tuple(self.data.shape[:2])))
+
+    def __matmul__(self, v: FVector) -> FVector:
+        return self.mv(v)
+
+    def vTMv(self, v: FVector) -> Tensor:
+        """v^T K v."""
+        return v.dot(self.mv(v))
+
+    def _square(self, what: str) -> Tensor:
+        if self.is_cross:
+            raise InputError(f"{what} needs a square kernel, this one is {tuple(self.data.shape)}.")
+        return self.matrix()
+
+    def _decomposition(self) -> tuple[Tensor, Tensor]:
+        if "_cached_pairs" not in vars(self):
+            self._cached_pairs = safe_eigh(self._square("An eigendecomposition"))
+        return self._cached_pairs
+
+    def solve(self, v: FVector, damping: float | None = None, *, regul: float | None = None) -> FVector:
+        """(K + damping I)^-1 v; the pseudo-inverse without damping."""
+        value = check_damping(damping, regul)
+        values, vectors = self._decomposition()
+        cutoff = torch.finfo(values.dtype).eps * len(values) * values.abs().max()
+        scale = 1 / (values + value) if value else torch.where(values.abs() > cutoff, 1 / values, 0.0)
+        return FVector(((v.flat @ vectors) * scale @ vectors.t()).unflatten(-1, v.shape))
+
+    def trace(self) -> Tensor:
+        """Sum of the diagonal."""
+        return self._square("A trace").diagonal().sum()
+
+    def diag(self) -> FVector:
+        """The diagonal as an FVector."""
+        return FVector(self._square("A diagonal").diagonal().reshape(self.data.shape[:2]))
+
+    def norm(self) -> Tensor:
+        """Frobenius norm."""
+        return torch.linalg.vector_norm(self.data)
+
+    def eigvalsh(self) -> Tensor:
+        """Eigenvalues, ascending."""
+        return self._decomposition()[0]
+
+    def eigh(self) -> tuple[Tensor, list[FVector]]:
+        """Eigenvalues ascending and the eigenvectors as FVectors."""
+        values, vectors = self._decomposition()
+        return values, [FVector(column.reshape(self.data.shape[:2])) for column in vectors.t()]
+
+    def logdet(self, damping: float | None = None, *, regul: float | None = None) -> Tensor:
+        """log det(K + damping I)."""
+        return self.eigvalsh().clamp_min(0).add(check_damping(damping, regul)).log().sum()
+
+    def center(self, how: str = "per_output") -> FMatDense:
+        """Subtract the mean feature: "per_output" over the examples of each output, "global" over outputs and examples."""
+        return FMatDense(center_kernel(self.data, how))
+
+    def to(self, *args: Any, **kwargs: Any) -> FMatDense:
+        """Another dtype or device."""
+        return FMatDense(self.data.to(*args, **kwargs))
+
+    def _combine(self, other: Any, operation: Callable[[Tensor, Any], Tensor]) -> FMatDense:
+        if isinstance(other, FMatDense):
+            if other.data.shape != self.data.shape:
+                raise InputError(f"Kernels of different shapes: {tuple(self.data.shape)}, {tuple(other.data.shape)}.")
+            return FMatDense(operation(self.data, other.data))
+        return NotImplemented
+
+    def __add__(self, other: FMatDense) -> FMatDense:
+        return self._combine(other, torch.add)
+
+    def __sub__(self, other: FMatDense) -> FMatDense:
+        return self._combine(other, torch.sub)
+
+    def __mul__(self, factor: float | Tensor) -> FMatDense:
+        return FMatDense(self.data * factor) if isinstance(factor, int | float | Tensor) else NotImplemented
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, factor: float | Tensor) -> FMatDense:
+        return FMatDense(self.data / factor)
+
+    def __neg__(self) -> FMatDense:
+        return FMatDense(-self.data)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"data": self.data}
+
+    def __repr__(self) -> str:
+        outputs, examples, _, columns = self.data.shape
+        return f"FMatDense(outputs = {outputs}, examples = {examples} x {columns}, {self.data.dtype})"
+
+
+def center_kernel(data: Tensor, how: str) -> Tensor:
+    """Centre a kernel (c, n, c', m) in feature space, using the means over its own rows and columns."""
+    if how not in ("per_output", "global"):
+        raise InputError(f"center must be None, 'per_output' or 'global', not {how!r}.")
+    left, right = ((1,), (3,)) if how == "per_output" else ((0, 1), (2, 3))
+    data = data - data.mean(left, keepdim=True)
+    return data - data.mean(right, keepdim=True)
+
+
+def label_kernel(labels: Tensor, n_classes: int, dtype: torch.dtype | None = None) -> FMatDense:
+    """K_Y[c, n, c', m] = Y[n, c] Y[m, c'] with one-hot Y: the kernel whose features are the labels.
+
+    labels: (examples) of class indices, or (examples, classes) of real targets.
+    """
+    if labels.ndim == 1:
+        if int(labels.max()) >= n_classes or int(labels.min()) < 0:
+            raise InputError(f"Labels must lie in 0..{n_classes - 1}, found {int(labels.min())}..{int(labels.max())}.")
+        labels = torch.nn.functional.one_hot(labels.long(), n_classes)
+    targets = labels.to(dtype or torch.get_default_dtype()).t()
+    return FMatDense(torch.einsum("cn,dm->cndm", targets, targets))

@@ -1,0 +1,190 @@
+"""PushForward and PullBack: the Jacobian as a map between parameter space and function space, dense or implicit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tangentlab.engine.forward_mode import Linearization
+from tangentlab.engine.layout import LayerCollection
+from tangentlab.engine.memory import require_memory
+from tangentlab.engine.rows import Rows
+from tangentlab.errors import InputError, StructureError
+from tangentlab.objects.fmat import FMatDense
+from tangentlab.objects.fvector import FVector
+from tangentlab.objects.pvector import PVector
+
+
+class PushForward(ABC):
+    """v -> J v: PVector -> FVector (outputs, examples)."""
+
+    layout: LayerCollection
+
+    @abstractmethod
+    def mv(self, v: PVector) -> FVector:
+        """J v. Also written `J @ v`."""
+
+    @property
+    @abstractmethod
+    def T(self) -> PullBack:
+        """The transposed map."""
+
+    def __matmul__(self, v: PVector) -> FVector:
+        return self.mv(v)
+
+    def _check(self, v: PVector) -> None:
+        if v.layout != self.layout:
+            raise InputError(f"The vector belongs to other parameters: {v.layout!r}, the Jacobian to {self.layout!r}.")
+
+
+class PullBack(ABC):
+    """u -> J^T u: FVector -> PVector."""
+
+    layout: LayerCollection
+
+    @abstractmethod
+    def mv(self, u: FVector) -> PVector:
+        """J^T u. Also written `J.T @ u`."""
+
+    def __matmul__(self, u: FVector) -> PVector:
+        return self.mv(u)
+
+
+class PushForwardDense(PushForward):
+    """The Jacobian as a tensor (outputs, examples, d). Memory c n d."""
+
+    def __init__(self, layout: LayerCollection, data: Tensor) -> None:
+        self.layout, self.data = layout, data
+
+    @classmethod
+    def from_rows(cls, rows: Rows) -> PushForwardDense:
+        """All rows, after checking that they fit."""
+        layout = rows.network.layout
+        parts = []
+        for number, sweep in rows.sweeps("Jacobian"):
+            count = rows.weighting.count(sweep.outputs)
+            require_memory(
+                count * sweep.examples * layout.numel * sweep.outputs.element_size() * max(len(rows.batches), 1),
+                f"A Jacobian of {count} outputs, {layout.numel:,} parameters and {sweep.examples} examples per batch",
+                "representation=PushForwardImplicit stores nothing; NTK(...) gives the Gram matrix without the Jacobian.",
+            )
+            cotangents = rows.weighting.cotangents(sweep.outputs, sweep.batch, number, range(count))
+            factors = sweep.factors(cotangents)
+            pieces: dict[str, Tensor] = {}
+            for group, factor in factors.items():
+                sizes = [torch.Size(layout.shapes[name]).numel() for name in group.names]
+                pieces |= dict(zip(group.names, factor.rows().split(sizes, -1), strict=True))
+            parts.append(torch.cat([pieces[name] for name in layout.names], -1))
+        return cls(layout, torch.cat(parts, 1))
+
+    def mv(self, v: PVector) -> FVector:
+        """Contract with the data."""
+        self._check(v)
+        return FVector(torch.einsum("cnd,...d->...cn", self.data, v.flat))
+
+    @property
+    def T(self) -> PullBackDense:
+        """The transposed map on the same data."""
+        return PullBackDense(self.layout, self.data)
+
+    def gram(self) -> FMatDense:
+        """J J^T, (outputs, examples, outputs, examples)."""
+        rows = self.data.flatten(0, 1)
+        shape = self.data.shape[:2]
+        return FMatDense((rows @ rows.t()).reshape(*shape, *shape))
+
+    def map_rows(self, layout: LayerCollection, function: Callable[[Tensor], Tensor]) -> PushForwardDense:
+        """The map whose rows are function(rows), e.g. F.solve(J)."""
+        if layout != self.layout:
+            raise InputError(f"The Jacobian belongs to other parameters: {self.layout!r}, the matrix to {layout!r}.")
+        return PushForwardDense(self.layout, function(self.data))
+
+    def __repr__(self) -> str:
+        return f"PushForwardDense(outputs, examples, d = {tuple(self.data.shape)})"
+
+
+class PullBackDense(PullBack):
+    """J^T on the tensor (outputs, examples, d)."""
+
+    def __init__(self, layout: LayerCollection, data: Tensor) -> None:
+        self.layout, self.data = layout, data
+
+    @classmethod
+    def from_rows(cls, rows: Rows) -> PullBackDense:
+        """As PushForwardDense."""
+        return PushForwardDense.from_rows(rows).T
+
+    @property
+    def T(self) -> PushForwardDense:
+        """The Jacobian."""
+        return PushForwardDense(self.layout, self.data)
+
+    def mv(self, u: FVector) -> PVector:
+        """Contract with the data."""
+        if u.shape != tuple(self.data.shape[:2]):
+            raise InputError(f"(outputs, examples) = {tuple(self.data.shape[:2])} are expected, not {u.shape}.")
+        return PVector(self.layout, torch.einsum("cnd,...cn->...d", self.data, u.data))
+
+
+class _ImplicitMap:
+    """Products by automatic differentiation; the model and the data are held, nothing else."""
+
+    def __init__(self, rows: Rows) -> None:
+        if getattr(rows.weighting, "chosen", None) is not None:
+            raise StructureError(
+                "The implicit Jacobian is of all outputs: pass function=lambda output, batch: output[:, c]."
+            )
+        self._rows, self.layout, self._rung = rows, rows.network.layout, 0
+
+    @classmethod
+    def from_rows(cls, rows: Rows) -> Any:
+        """Keep the description."""
+        return cls(rows)
+
+    def _linearizations(self) -> list[Linearization]:
+        return [Linearization(self._rows.network, batch, self._rung) for batch in self._rows.batches]
+
+
+class PushForwardImplicit(_ImplicitMap, PushForward):
+    """J v by one Jacobian-vector product per batch."""
+
+    def mv(self, v: PVector) -> FVector:
+        """(outputs, examples), a batch of them for a batch of vectors."""
+        self._check(v)
+        vectors = v.flat.reshape(-1, self.layout.numel)
+        images = [torch.cat([ln.jvp(x).flatten(1) for ln in self._linearizations()]).t() for x in vectors]
+        return FVector(torch.stack(images).reshape(*v.flat.shape[:-1], *images[0].shape))
+
+    @property
+    def T(self) -> PullBackImplicit:
+        """The transposed map."""
+        return PullBackImplicit(self._rows)
+
+
+class PullBackImplicit(_ImplicitMap, PullBack):
+    """J^T u by one backward pass per batch."""
+
+    @property
+    def T(self) -> PushForwardImplicit:
+        """The Jacobian."""
+        return PushForwardImplicit(self._rows)
+
+    def mv(self, u: FVector) -> PVector:
+        """PVector, a batch of them for a batch of FVectors."""
+        cotangents = u.to_outputs().reshape(-1, u.shape[1], u.shape[0])
+        totals: Any = 0
+        start = 0
+        for linear in self._linearizations():
+            outputs = linear.outputs
+            part = cotangents[:, start : start + outputs.shape[0]]
+            if part.shape[1:] != (outputs.shape[0], outputs[0].numel()):
+                raise InputError(f"The FVector has (outputs, examples) = {u.shape}, which is not what the data give.")
+            totals = totals + torch.stack([linear.vjp(c.reshape(outputs.shape)) for c in part])
+            start += outputs.shape[0]
+        if start != u.shape[1]:
+            raise InputError(f"The FVector has {u.shape[1]} examples and the data {start}.")
+        return PVector(self.layout, totals.reshape(*u.data.shape[:-2], self.layout.numel))

@@ -1,0 +1,106 @@
+"""PMatDiag and PMatEye: diagonal matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tangentlab.engine.groups import Group
+from tangentlab.engine.layout import LayerCollection
+from tangentlab.layers import OuterSum
+from tangentlab.linalg import sym_pow
+from tangentlab.objects.pmat.block import Block, Spectrum
+from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
+
+
+class DiagBlock(Block):
+    """diag(values), values (dim)."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values, self.dim = values, values.shape[0]
+
+    def product(self, rows: Tensor) -> Tensor:
+        """Entrywise."""
+        return rows * self.values
+
+    def _spectrum(self) -> Spectrum:
+        return Spectrum(self.values, self.dim, lambda x: x, lambda y: y)
+
+    def dense(self) -> Tensor:
+        """(dim, dim)."""
+        return torch.diag(self.values)
+
+    def diag(self) -> Tensor:
+        """The values."""
+        return self.values
+
+    def power(self, exponent: float) -> DiagBlock:
+        """Entrywise, zeros stay zero."""
+        return DiagBlock(sym_pow(self.values, exponent))
+
+    def inverse(self, damping: float) -> DiagBlock:
+        """Entrywise."""
+        return DiagBlock(1 / (self.values + damping) if damping else sym_pow(self.values, -1))
+
+    def scaled(self, factor: Any) -> DiagBlock:
+        """factor F."""
+        return DiagBlock(self.values * factor)
+
+    def plus(self, other: Block) -> Block | None:
+        """Diag + Diag."""
+        return DiagBlock(self.values + other.values) if isinstance(other, DiagBlock) else None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> DiagBlock:
+        """The same with other values."""
+        return DiagBlock(function(self.values))
+
+    def tensors(self) -> list[Tensor]:
+        """The values."""
+        return [self.values]
+
+
+class DiagBuilder:
+    """Sum of squared gradient entries."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+
+    def add(self, factors: list[OuterSum], first: bool) -> None:
+        """Add the squares of a chunk."""
+        squares = torch.cat([factor.square_sum() for factor in factors])
+        self.total = squares if self.total is None else self.total.add_(squares)
+
+    def finish(self, examples: int) -> DiagBlock:
+        """Divide by n."""
+        assert self.total is not None
+        return DiagBlock(self.total / examples)
+
+
+class PMatDiag(BlockwisePMat):
+    """The exact diagonal; zero elsewhere. Memory, product and solve d."""
+
+    @staticmethod
+    def plan(layout: LayerCollection, factors: dict[Group, OuterSum]) -> dict[Names, tuple[tuple[Group, ...], Builder]]:
+        """A diagonal per group."""
+        return {group.names: ((group,), DiagBuilder()) for group in factors}
+
+    @classmethod
+    def from_dense(cls, layout: LayerCollection, matrix: Tensor, **facts: Any) -> PMatDiag:
+        """The diagonal of a ready matrix (d, d), or a ready diagonal (d), in flat order."""
+        flat = matrix if matrix.ndim == 1 else matrix.diagonal()
+        return cls(layout, {(n,): DiagBlock(flat[s].clone()) for n, s in layout.slices.items()}, **facts)
+
+
+class PMatEye(PMatDiag):
+    """The identity (times a factor)."""
+
+    @classmethod
+    def from_model(cls, model: nn.Module, layers: Any = None, factor: float = 1.0) -> PMatEye:
+        """factor * I on the parameters of a model."""
+        layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
+        parameters = layout.parameters(model)
+        blocks = {(n,): DiagBlock(torch.full_like(p, factor).detach().flatten()) for n, p in parameters.items()}
+        return cls(layout, blocks)  # type: ignore[arg-type]

@@ -1,0 +1,235 @@
+"""PMatKFAC: a Kronecker product per layer (Martens & Grosse 2015; convolutions as in Grosse & Martens 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tangentlab.engine.groups import Group
+from tangentlab.engine.layout import LayerCollection
+from tangentlab.errors import InputError, StructureError
+from tangentlab.layers import OuterSum
+from tangentlab.linalg import safe_eigh_many, sym_pow
+from tangentlab.objects.pmat.base import Vector, check_damping
+from tangentlab.objects.pmat.block import Block, Spectrum
+from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
+
+
+class MatrixForm:
+    """Between the flat order of a group, weight (groups, rows, columns) then bias, and matrices [W | b]."""
+
+    def __init__(self, shape: tuple[int, int, int], bias: bool) -> None:
+        self.shape, self.bias = shape, bias
+        groups, rows, columns = shape
+        self.weight_size = groups * rows * columns
+        self.dim = groups * rows * (columns + bias)
+
+    def to_matrix(self, flat: Tensor) -> Tensor:
+        """(B, dim) -> (B, groups, rows, columns + bias)."""
+        weight = flat[..., : self.weight_size].unflatten(-1, self.shape)
+        if not self.bias:
+            return weight
+        return torch.cat([weight, flat[..., self.weight_size :].unflatten(-1, (*self.shape[:2], 1))], -1)
+
+    def to_flat(self, matrix: Tensor) -> Tensor:
+        """The inverse."""
+        if not self.bias:
+            return matrix.flatten(-3)
+        return torch.cat([matrix[..., :-1].flatten(-3), matrix[..., -1].flatten(-2)], -1)
+
+
+class KronBlock(Block):
+    """F vec(V) = vec(L V R): left (groups, rows, rows), right (groups, columns', columns'), columns' with the bias."""
+
+    def __init__(self, left: Tensor, right: Tensor, form: MatrixForm) -> None:
+        self.left, self.right, self.form, self.dim = left, right, form, form.dim
+
+    _cached_bases: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+    def product(self, rows: Tensor) -> Tensor:
+        """L V R."""
+        return self.form.to_flat(self.left @ self.form.to_matrix(rows) @ self.right)
+
+    @property
+    def bases(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """((left values (groups, rows), left vectors), (right values, right vectors)), computed once."""
+        if "_cached_bases" not in vars(self):
+            decompose([self])
+        return self._cached_bases
+
+    def _spectrum(self) -> Spectrum:
+        (left_values, left), (right_values, right) = self.bases
+        values = left_values[:, :, None] * right_values[:, None, :]
+        return kronecker_spectrum(values, left, right, self.form)
+
+    def solve_factored(self, rows: Tensor, damping: float, pi: float | Tensor | None) -> Tensor:
+        """(L + sqrt(damping) / pi)^-1 V (R + sqrt(damping) pi)^-1; pi balances the factors by their mean eigenvalue."""
+        (left_values, left), (right_values, right) = self.bases
+        ratio = right_values.clamp_min(0).mean(-1) / left_values.clamp_min(0).mean(-1).clamp_min(1e-30)
+        balance = ratio.clamp_min(1e-30).sqrt()[:, None] if pi is None else pi
+        root = damping**0.5
+        inner = left.transpose(-1, -2) @ self.form.to_matrix(rows) @ right
+        inner = inner / (left_values + root / balance)[:, :, None] / (right_values + root * balance)[:, None, :]
+        return self.form.to_flat(left @ inner @ right.transpose(-1, -2))
+
+    def trace(self) -> Tensor:
+        """sum over groups of tr L tr R."""
+        return (_traces(self.left) * _traces(self.right)).sum()
+
+    def diag(self) -> Tensor:
+        """Outer product of the diagonals."""
+        left, right = self.left.diagonal(dim1=-2, dim2=-1), self.right.diagonal(dim1=-2, dim2=-1)
+        return self.form.to_flat(left[:, :, None] * right[:, None, :])
+
+    def squared_norm(self) -> Tensor:
+        """sum over groups of |L|^2 |R|^2."""
+        return (self.left.square().sum((-1, -2)) * self.right.square().sum((-1, -2))).sum()
+
+    def power(self, exponent: float) -> Block:
+        """L^p x R^p."""
+        powers = [(v * sym_pow(s, exponent)[..., None, :]) @ v.transpose(-1, -2) for s, v in self.bases]
+        return KronBlock(powers[0], powers[1], self.form)
+
+    def inverse(self, damping: float) -> Block:
+        """A Kronecker product without damping, a scaling of the Kronecker eigenbasis with damping."""
+        from tangentlab.objects.pmat.ekfac import EigenBlock
+
+        if damping == 0:
+            return self.power(-1)
+        (left_values, left), (right_values, right) = self.bases
+        return EigenBlock(left, right, 1 / (left_values[:, :, None] * right_values[:, None, :] + damping), self.form)
+
+    def scaled(self, factor: Any) -> KronBlock:
+        """factor F."""
+        return KronBlock(self.left * factor, self.right, self.form)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> KronBlock:
+        """The same with other factors."""
+        return KronBlock(function(self.left), function(self.right), self.form)
+
+    def tensors(self) -> list[Tensor]:
+        """The factors."""
+        return [self.left, self.right]
+
+
+def _traces(matrices: Tensor) -> Tensor:
+    return matrices.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def kronecker_spectrum(values: Tensor, left: Tensor, right: Tensor, form: MatrixForm) -> Spectrum:
+    """F = (left x right) diag(values) (left x right)^T, values (groups, rows, columns')."""
+    return Spectrum(
+        values.flatten(),
+        values.numel(),
+        lambda x: (left.transpose(-1, -2) @ form.to_matrix(x) @ right).flatten(-3),
+        lambda y: form.to_flat(left @ y.unflatten(-1, values.shape) @ right.transpose(-1, -2)),
+    )
+
+
+def decompose(blocks: list[KronBlock]) -> None:
+    """Eigendecompositions of all factors, side by side; kept on the blocks."""
+    todo = [block for block in blocks if "_cached_bases" not in vars(block)]
+    factors = [factor for block in todo for factor in (block.left, block.right)]
+    pairs = iter(safe_eigh_many([matrix for factor in factors for matrix in factor]))
+    for block in todo:
+        bases = []
+        for factor in (block.left, block.right):
+            values, vectors = zip(*(next(pairs) for _ in range(factor.shape[0])), strict=True)
+            bases.append((torch.stack(values), torch.stack(vectors)))
+        block._cached_bases = bases[0], bases[1]
+
+
+class KronBuilder:
+    """Covariances of inputs and of output-gradients.
+
+    "expand": A = 1/n sum_n sum_t a a^T and B = 1/(n T) sum g g^T; "reduce": A of the inputs' mean over positions, B of the
+    output-gradients' sum, both divided by n.
+    """
+
+    def __init__(self, group: Group, sharing: str) -> None:
+        if sharing not in ("expand", "reduce"):
+            raise InputError(f"sharing must be 'expand' or 'reduce', not {sharing!r}.")
+        self.group, self.sharing = group, sharing
+        self.left: Tensor | None = None
+        self.right: Tensor | None = None
+        self.form: MatrixForm | None = None
+        self.gradients, self.positions = "left", 0
+
+    def add(self, factors: list[OuterSum], first: bool) -> None:
+        """Add a chunk; the input side counts once per batch."""
+        (factor,) = factors
+        if not factor.kronecker:
+            raise StructureError(no_kronecker([self.group]))
+        self.form = self.form or MatrixForm(factor.matrix_shape, factor.bias)
+        self.gradients = factor.gradients
+        if first:
+            self.positions += factor.examples * (factor.positions if self.sharing == "expand" else 1)
+        if first or self.gradients == "left":
+            left = factor.left_covariance(self.sharing)
+            self.left = left if self.left is None else self.left.add_(left)
+        if first or self.gradients == "right":
+            right = factor.right_covariance(self.sharing)
+            self.right = right if self.right is None else self.right.add_(right)
+
+    def finish(self, examples: int) -> KronBlock:
+        """Normalize both sides."""
+        assert self.left is not None and self.right is not None and self.form is not None
+        left, right = (self.positions, examples) if self.gradients == "left" else (examples, self.positions)
+        return KronBlock(self.left / left, self.right / right, self.form)
+
+
+def no_kronecker(groups: list[Group]) -> str:
+    """The message for parameters without Kronecker structure."""
+    names = ", ".join(name for group in groups for name in group.names)
+    return (
+        f"KFAC and EKFAC are not defined for: {names} (norms, tied or bare parameters, recurrent layers, or layers that went "
+        "to the exact fallback; tangentlab.coverage tells why). Use representation=PMatMixed.default(), which takes a dense "
+        "block or a diagonal there, or layers= to leave them out."
+    )
+
+
+class PMatKFAC(BlockwisePMat):
+    """F_l ~ A x B for every layer. Memory d_in^2 + d_out^2 per layer, solve by two small eigendecompositions.
+
+    `PMatKFAC.with_options(sharing="reduce")` changes how positions that share a weight are treated.
+    """
+
+    @staticmethod
+    def plan(
+        layout: LayerCollection, factors: dict[Group, OuterSum], sharing: str = "expand"
+    ) -> dict[Names, tuple[tuple[Group, ...], Builder]]:
+        """A Kronecker product per group; refuses parameters without that structure by name."""
+        bad = [group for group, factor in factors.items() if not factor.kronecker]
+        if bad:
+            raise StructureError(no_kronecker(bad))
+        return {group.names: ((group,), KronBuilder(group, sharing)) for group in factors}
+
+    def prepare_spectra(self) -> None:
+        """All eigendecompositions, side by side."""
+        decompose([block for block in self.blocks.values() if isinstance(block, KronBlock)])
+
+    def solve(
+        self,
+        v: Vector,
+        damping: float | None = None,
+        *,
+        regul: float | None = None,
+        factored: bool = False,
+        pi: float | None = None,
+    ) -> Vector:
+        """(F + damping I)^-1 v exactly, or with factored=True the cheaper product of damped factors.
+
+        factored: (A + pi sqrt(damping) I)^-1, (B + sqrt(damping) / pi I)^-1, a different matrix, which optimizers use; pi
+        defaults to sqrt((tr A / dim A) / (tr B / dim B)) per layer.
+        """
+        if not factored:
+            return super().solve(v, damping, regul=regul)
+        value = check_damping(damping, regul)
+        self.prepare_spectra()
+        return self._on_vectors(
+            v,
+            lambda flat: self._per_block(flat, lambda block, x: block.solve_factored(x, value, pi)),  # type: ignore[attr-defined]
+        )

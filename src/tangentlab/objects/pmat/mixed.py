@@ -1,0 +1,121 @@
+"""PMatMixed: another kind of block for every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from tangentlab.engine.groups import Group
+from tangentlab.engine.layout import LayerCollection
+from tangentlab.engine.rows import Rows
+from tangentlab.errors import InputError, StructureError
+from tangentlab.layers import OuterSum
+from tangentlab.objects.pmat.base import PMat, Representation
+from tangentlab.objects.pmat.block import Block
+from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names, accumulate, groups_by_layer
+from tangentlab.objects.pmat.dense import DenseBlock, DenseBuilder, PMatBlockDiag, PMatDense
+from tangentlab.objects.pmat.diag import DiagBlock, DiagBuilder, PMatDiag
+from tangentlab.objects.pmat.ekfac import EigenBlock, PMatEKFAC, ScaleBuilder
+from tangentlab.objects.pmat.kfac import KronBlock, KronBuilder, PMatKFAC, decompose, no_kronecker
+
+_KRONECKER = (PMatKFAC, PMatEKFAC)
+
+
+class PMatMixed(BlockwisePMat):
+    """KFAC here, dense there, diagonal elsewhere, behind the one interface.
+
+    `PMatMixed.default()` takes KFAC (or EKFAC) where it is defined, else a dense block per layer up to block_limit
+    parameters, else the diagonal. `PMatMixed.of({"*.norm*": PMatBlockDiag, "*": PMatKFAC})` chooses by name, the first
+    match counts.
+    """
+
+    @classmethod
+    def default(
+        cls, block_limit: int = 4096, kronecker: type[PMat] = PMatKFAC, sharing: str = "expand"
+    ) -> Representation:
+        """The ready-made choice, to be passed as `representation=`."""
+        return cls.with_options(block_limit=block_limit, kronecker=kronecker, sharing=sharing)
+
+    @classmethod
+    def of(cls, choice: Mapping[str, type[PMat]], sharing: str = "expand") -> Representation:
+        """Chosen by glob on the parameter or module name."""
+        return cls.with_options(choice=dict(choice), sharing=sharing)
+
+    @staticmethod
+    def plan(
+        layout: LayerCollection,
+        factors: dict[Group, OuterSum],
+        block_limit: int = 4096,
+        kronecker: type[PMat] = PMatKFAC,
+        sharing: str = "expand",
+        choice: Mapping[str, type[PMat]] | None = None,
+    ) -> dict[Names, tuple[tuple[Group, ...], Builder]]:
+        """Blocks by kind: Kronecker and diagonal ones per group, dense ones per layer."""
+        kinds = {
+            group: _chosen(group, choice) if choice else _default_kind(factor, block_limit, kronecker)
+            for group, factor in factors.items()
+        }
+        plan: dict[Names, tuple[tuple[Group, ...], Builder]] = {}
+        for group, kind in kinds.items():
+            if kind in _KRONECKER:
+                if not factors[group].kronecker:
+                    raise StructureError(no_kronecker([group]))
+                plan[group.names] = ((group,), KronBuilder(group, sharing))
+            elif kind is PMatDiag:
+                plan[group.names] = ((group,), DiagBuilder())
+        dense = [group for group, kind in kinds.items() if kind in (PMatBlockDiag, PMatDense)]
+        plan |= {names: (groups, DenseBuilder()) for names, groups in groups_by_layer(layout, dense).items()}
+        missing = {kind for kind in kinds.values() if kind not in (*_KRONECKER, PMatDiag, PMatBlockDiag, PMatDense)}
+        if missing:
+            raise InputError(f"PMatMixed cannot contain {', '.join(kind.__name__ for kind in missing)}.")
+        return plan
+
+    @classmethod
+    def from_rows(cls, rows: Rows, **options: Any) -> PMatMixed:
+        """One pass, and a second one for EKFAC's second moments where EKFAC was chosen."""
+        result = super().from_rows(rows, **options)
+        corrected = [
+            names
+            for names in result.blocks
+            if isinstance(result.blocks[names], KronBlock) and _wants_correction(names, options)
+        ]
+        if corrected:
+            kron = [block for names in corrected if isinstance(block := result.blocks[names], KronBlock)]
+            decompose(kron)
+            groups = {group.names: group for group in rows.groups}
+            bases = {names: EigenBlock.from_kronecker(block) for names, block in zip(corrected, kron, strict=True)}
+            second, _ = accumulate(rows, lambda _: {n: ((groups[n],), ScaleBuilder(b)) for n, b in bases.items()})
+            result.blocks |= second
+        rows.release()
+        return result
+
+    def prepare_spectra(self) -> None:
+        """Kronecker factors side by side."""
+        decompose([block for block in self.blocks.values() if isinstance(block, KronBlock)])
+
+
+def _wants_correction(names: Names, options: dict[str, Any]) -> bool:
+    choice = options.get("choice")
+    kind = _chosen(Group(names), choice) if choice else options.get("kronecker", PMatKFAC)
+    return kind is PMatEKFAC
+
+
+def _chosen(group: Group, choice: Mapping[str, type[PMat]]) -> type[PMat]:
+    for pattern, kind in choice.items():
+        if fnmatchcase(group.name, pattern) or any(fnmatchcase(name, pattern) for name in group.names):
+            return kind
+    raise InputError(f"No pattern of PMatMixed.of(...) matches {', '.join(group.names)}; end the choice with '*'.")
+
+
+def _default_kind(factor: OuterSum, block_limit: int, kronecker: type[PMat]) -> type[PMat]:
+    if factor.kronecker:
+        return kronecker
+    return PMatBlockDiag if factor.numel <= block_limit else PMatDiag
+
+
+def class_of_blocks(blocks: dict[Names, Block]) -> type[BlockwisePMat]:
+    """The representation that a set of blocks makes."""
+    by_block = {DenseBlock: PMatBlockDiag, DiagBlock: PMatDiag, KronBlock: PMatKFAC, EigenBlock: PMatEKFAC}
+    kinds = {by_block.get(type(block), PMatMixed) for block in blocks.values()}
+    return kinds.pop() if len(kinds) == 1 else PMatMixed  # type: ignore[return-value]
