@@ -101,7 +101,7 @@ def transposed_convolution(module: nn.Module, inputs: Tensor, grads: Tensor, gro
     assert isinstance(module, _TRANSPOSED)
     if group == ("bias",):
         return OuterSum.explicit(grads.flatten(3).sum(-1), kronecker=True)
-    pads = [int(amount) for amount in reversed(module.padding) for _ in range(2)]  # type: ignore[arg-type]
+    pads = [int(amount) for amount in reversed(module.padding) for _ in range(2)]  # type: ignore[call-overload]
     padded = F.pad(grads.flatten(0, 1), pads)
     size = tuple(inputs.shape[2:])
     right = patches(module, padded, size).unflatten(0, grads.shape[:2])
