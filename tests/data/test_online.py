@@ -10,8 +10,9 @@ import pytest
 import tangentlab.data.images as images_module
 from tangentlab.data import load
 from tangentlab.data.images import ImageSet
-from tangentlab.data.online import OnlineSource, write_atomically
+from tangentlab.data.online import OnlineSource
 from tangentlab.errors import DataFileError
+from tangentlab.files import write_atomically
 
 
 @pytest.fixture(autouse=True)

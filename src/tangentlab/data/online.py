@@ -6,8 +6,6 @@ under a temporary name and then renamed, so a download that stops half-way leave
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 
 from tangentlab.data.formats import Bytes, cifar_bytes, idx_bytes
 from tangentlab.errors import DataFileError
+from tangentlab.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -90,17 +89,3 @@ def _files(source: OnlineSource, images: Bytes, labels: Bytes) -> list[tuple[str
         ("t10k-images-idx3-ubyte.gz", idx_bytes(pictures[cut:])),
         ("t10k-labels-idx1-ubyte.gz", idx_bytes(labels[cut:])),
     ]
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write ``content`` so that ``path`` holds either all of it or what it held before."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -1,0 +1,1 @@
+"""The bench: everything an experiment stands on (parameters, claims, seeds, run folders, training, processes)."""

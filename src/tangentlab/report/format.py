@@ -1,0 +1,55 @@
+"""Numbers, durations and verdicts as people read them; used by pages and by the command line alike."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+STATUSES = ("held", "mixed", "not held", "not tested", "missing")
+SIGNS = {"held": "✓", "mixed": "≈", "not held": "✕", "not tested": "–", "missing": "!"}
+_RELATIONS = {"<=": "≤", ">=": "≥", "<": "<", ">": ">"}
+
+
+def relation(sign: str) -> str:
+    """The mathematical sign of a relation."""
+    return _RELATIONS[sign]
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A number for people: four significant digits, a real minus sign, powers of ten where they are shorter."""
+    if value is None:
+        return "–"
+    value = float(value)
+    if not math.isfinite(value):
+        return "not a number" if math.isnan(value) else ("∞" if value > 0 else "−∞")
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e6:
+        decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        text = f"{value:,.{decimals}f}"
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+        return text.replace("-", "−")
+    mantissa, exponent = f"{value:.{digits - 2}e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+    return f"{mantissa}e{int(exponent)}".replace("-", "−")
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: ``0.8 s``, ``42 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def plain_text(value: Any) -> str:
+    """A parameter's value as one would write it after ``--set``."""
+    if isinstance(value, list):
+        return "[" + ", ".join(plain_text(item) for item in value) + "]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)

@@ -1,0 +1,66 @@
+"""The gallery: every experiment with its first figure, its verdicts, and a filter by chapter. One HTML file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tangentlab.files import write_atomically
+from tangentlab.report.page import count_statuses, environment, figures_of
+from tangentlab.report.summary import read_summary
+
+
+def write_gallery(folders: Iterable[Path], target: Path) -> int:
+    """Write the gallery of the newest run of every experiment into ``target``; returns how many it shows.
+
+    ``folders`` are ordered from old to new; of one experiment the last complete run counts, or the last one at all.
+    """
+    cards = [_card(folder, summary, target) for folder, summary in newest(folders)]
+    chapters = sorted({card["chapter"] for card in cards}, key=_chapter_order)
+    cards.sort(key=lambda card: (_chapter_order(card["chapter"]), card["run"]["title"]))
+    for position, card in enumerate(cards):
+        figures = figures_of(card["folder"], f"card-{position}")
+        card["thumbnail"] = figures[0]["svg"] if figures else None
+    page = environment().get_template("gallery.html.j2").render(cards=cards, chapters=chapters, totals=_totals(cards))
+    write_atomically(target, page)
+    return len(cards)
+
+
+def newest(folders: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
+    """The run of each experiment that represents it, with its summary."""
+    chosen: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for folder in folders:
+        summary = read_summary(folder)
+        if summary is None:
+            continue
+        before = chosen.get(summary["experiment"])
+        if before is None or summary["status"] == "complete" or before[1]["status"] != "complete":
+            chosen[summary["experiment"]] = (folder, summary)
+    return list(chosen.values())
+
+
+def _card(folder: Path, summary: dict[str, Any], target: Path) -> dict[str, Any]:
+    report = folder / "report.html"
+    link = Path(os.path.relpath(report, target.parent)).as_posix() if report.exists() else None
+    first_sentence = re.split(r"(?<=[.?!])\s", summary["question"].strip(), maxsplit=1)[0]
+    return {
+        "folder": folder,
+        "run": summary,
+        "chapter": summary["chapter"],
+        "link": link,
+        "question": first_sentence,
+        "counts": count_statuses(summary),
+    }
+
+
+def _chapter_order(chapter: str) -> tuple[int, str]:
+    digits = re.match(r"\d+", chapter)
+    return (int(digits.group()) if digits else 10**6, chapter)
+
+
+def _totals(cards: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    everything = {"claims": [claim for card in cards for claim in card["run"]["claims"]]}
+    return count_statuses(everything)
