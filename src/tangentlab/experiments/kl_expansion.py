@@ -134,8 +134,8 @@ class KLExpansion(Experiment):
     question = (
         "How far does a small step δw in the parameters move the distribution that a model describes? The theory says: "
         "the KL divergence is ½ δwᵀFδw, with the Fisher matrix F, up to something of third order, and it does not "
-        "matter in which direction the divergence is taken.\n\nHere both sides are computed exactly, with the Fisher matrix "
-        "stored densely, for a normal distribution and for small networks on handwritten digits, along random "
+        "matter in which direction the divergence is taken.\n\nHere both sides are computed exactly, with the Fisher "
+        "matrix stored densely, for a normal distribution and for small networks on handwritten digits, along random "
         "directions and for steps over one and a half orders of magnitude."
     )
     chapter = Chapter.GEOMETRY

@@ -41,7 +41,7 @@ def show_experiments(kinds: Sequence[type[Experiment]]) -> None:
         table.add_column("  experiment", min_width=width, no_wrap=True)
         table.add_column("what it shows", ratio=1)
         for header in ("claims", *SCALES):
-            table.add_column(header, justify="right", min_width=8, no_wrap=True)
+            table.add_column(header, justify="right", min_width=6, no_wrap=True)
         for kind in kinds:
             if kind.chapter == chapter:
                 times = [duration(60 * kind.minutes[scale]) if scale in kind.minutes else "–" for scale in SCALES]
