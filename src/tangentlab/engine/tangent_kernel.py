@@ -12,7 +12,7 @@ from tangentlab.engine.network import Network
 from tangentlab.engine.rows import Rows, Unweighted
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
-from tangentlab.layers.gram import gram, gram_trace
+from tangentlab.layers.gram import gram
 
 Factors = dict[Group, OuterSum]
 
@@ -44,7 +44,7 @@ def kernels_by_group(first: list[Factors], second: list[Factors] | None, trace: 
                 if symmetric and j < i:
                     line.append(blocks[j][i].permute(2, 3, 0, 1) if not trace else blocks[j][i].t())
                 elif trace:
-                    line.append(gram_trace(one[group], two[group]))
+                    line.append(gram(one[group], two[group], trace=True))
                 else:
                     line.append(gram(one[group], two[group]))
             blocks.append(line)

@@ -1,41 +1,187 @@
 """Gram matrices of per-example gradients, K[k, n, l, m] = <grad[k, n], grad'[l, m]>, by the cheapest exact order.
 
-For sums of outer products over positions,
+For sums of outer products over positions, with g the gradient side and a the input side,
 
-    <grad, grad'> = sum_{t, s} <left_t, left'_s> <right_t, right'_s>,
+    <grad, grad'> = sum_{t, s} <g_t, g'_s> <a_t, a'_s>,
 
-which can be contracted in different orders; none of them builds a Jacobian over all parameters.
+which three routes contract in different orders; none builds a Jacobian over all parameters. Per pair of examples, with K
+outputs on both sides, T positions, an O x I weight and half of it when the kernel is symmetric:
+
+    "product"    T = 1: input Gram times output-gradient Gram             2 I + 2 K^2 O
+    "rows"       gradients of this layer, contracted                      2 K^2 O I   (+ 2 K T O I per example)
+    "positions"  input Gram applied to the gradients, then contracted     2 T^2 I + 2 T^2 K O + 2 K^2 T O
+
+Summed over outputs (`trace`), K^2 becomes K.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tangentlab.layers.outer import OuterSum
+from tangentlab.linalg.symmetric import symmetric_product
 
 
-def gram(first: OuterSum, second: OuterSum) -> Tensor:
-    """(K, N, L, M) for one parameter group."""
-    if first.positions == 1 and second.positions == 1 and not (first.is_explicit or second.is_explicit):
-        return _one_position(first, second)
-    return _rows(first, second)
+@dataclass(frozen=True)
+class GramSizes:
+    """What the cost of a Gram matrix depends on: outputs, examples on both sides, groups, positions, weight, bias."""
+
+    outputs: int
+    examples: int
+    others: int
+    symmetric: bool
+    groups: int
+    positions: int
+    rows: int
+    columns: int
+    bias: bool
+    itemsize: int = 4
+
+    @classmethod
+    def of(cls, first: OuterSum, second: OuterSum) -> GramSizes:
+        """Sizes of a pair, with the input side as columns."""
+        groups, rows, columns = first.matrix_shape
+        if first.gradients == "right":
+            rows, columns = columns, rows
+        symmetric = first is second
+        sizes = first.outputs, first.examples, second.examples, symmetric, groups, first.positions
+        return cls(*sizes, rows, columns, first.bias, first.left.element_size())
+
+    @property
+    def pairs(self) -> float:
+        """Pairs of examples that have to be contracted."""
+        return self.examples * (self.examples + 1) / 2 if self.symmetric else self.examples * self.others
 
 
-def gram_trace(first: OuterSum, second: OuterSum) -> Tensor:
-    """sum_k K[k, n, k, m], (N, M), without the off-diagonal output blocks."""
-    one, two = first.rows().transpose(0, 1).flatten(1), second.rows().transpose(0, 1).flatten(1)
-    return one @ two.t()
+@dataclass(frozen=True)
+class GramCost:
+    """Operations (multiplications and additions) and peak extra memory in bytes of one route."""
+
+    route: str
+    operations: float
+    memory: float
 
 
-def _one_position(first: OuterSum, second: OuterSum) -> Tensor:
-    """Input Gram times output-gradient Gram: N M (I + K L O) operations."""
-    left = torch.einsum("kngo,lmgo->gknlm", first.left[..., 0, :], second.left[..., 0, :])
-    right = torch.einsum("kngi,lmgi->gknlm", first.right[..., 0, :], second.right[..., 0, :])
-    return (left * (right + first.bias)).sum(0).expand(first.outputs, -1, second.outputs, -1)
+def gram_costs(sizes: GramSizes, trace: bool, explicit: bool = False, kronecker: bool = True) -> list[GramCost]:
+    """Costs of the routes that apply. Explicit rows, or factors with outputs on both sides, leave only "rows"."""
+    s, groups, outputs = sizes, sizes.groups, sizes.outputs
+    square = outputs if trace else outputs**2
+    each = s.examples + (0 if s.symmetric else s.others)
+    make_rows = 0 if explicit else 2 * outputs * s.positions * s.rows * s.columns * groups * each
+    contract = 2 * square * s.rows * s.columns * groups * s.pairs
+    row_memory = outputs * each * groups * s.rows * s.columns * s.itemsize
+    costs = [GramCost("rows", make_rows + contract, row_memory)]
+    if explicit or not kronecker:
+        return costs
+    if s.positions == 1:
+        operations = groups * s.pairs * (2 * s.columns + 2 * square * s.rows)
+        costs.append(GramCost("product", operations, 2 * groups * square * s.examples * s.others * s.itemsize))
+    inputs, applied = 2 * s.positions**2 * s.columns, 2 * s.positions**2 * outputs * s.rows
+    contracted = 2 * s.positions**2 if trace else 2 * square * s.positions * s.rows
+    memory = groups * s.others * s.positions * (s.positions + (s.positions if trace else outputs * s.rows)) * s.itemsize
+    costs.append(GramCost("positions", groups * s.pairs * (inputs + applied + contracted), memory))
+    return costs
 
 
-def _rows(first: OuterSum, second: OuterSum) -> Tensor:
-    """Per-example gradients of this group only, contracted."""
-    one, two = first.rows(), second.rows()
-    return (one.flatten(0, 1) @ two.flatten(0, 1).t()).reshape(*one.shape[:2], *two.shape[:2])
+def cheapest(costs: list[GramCost], rate: Callable[[GramCost], float] = lambda cost: cost.operations) -> GramCost:
+    """The route with the fewest operations, or the least of another measure."""
+    return min(costs, key=rate)
+
+
+def gram(first: OuterSum, second: OuterSum, trace: bool = False, route: str | None = None) -> Tensor:
+    """(K, N, L, M) for one parameter group, or (N, M) summed over outputs. `second is first` is computed half."""
+    if route is None:
+        plain = first.gradients == second.gradients != "both"
+        explicit = first.is_explicit and second.is_explicit
+        sizes = GramSizes.of(first, second)
+        same = first.positions == second.positions
+        costs = gram_costs(sizes, trace, explicit, kronecker=plain and same)
+        route = cheapest(costs).route
+    contraction = {"rows": _rows, "product": _product, "positions": _positions}[route]
+    return contraction(first, second, trace)
+
+
+def _rows(first: OuterSum, second: OuterSum, trace: bool) -> Tensor:
+    """Per-example gradients of this layer only; weight and bias apart, so that nothing is copied together."""
+    total: Tensor | None = None
+    parts: list[Callable[[OuterSum], Tensor]] = [lambda one: one.weight_rows().flatten(2)]
+    if first.bias:
+        parts.append(lambda one: one.left.sum(3).flatten(2))
+    for part in parts:
+        one = part(first).expand(first.outputs, -1, -1)
+        two = one if second is first else part(second).expand(second.outputs, -1, -1)
+        value = _contract(one, two, trace)
+        total = value if total is None else total.add_(value)
+    assert total is not None
+    return total
+
+
+def _contract(one: Tensor, two: Tensor, trace: bool) -> Tensor:
+    """<one[k, n], two[l, m]> for rows (K, N, d)."""
+    if trace:
+        return _products(one.transpose(0, 1).flatten(1), two.transpose(0, 1).flatten(1), one is two)
+    return _products(one.flatten(0, 1), two.flatten(0, 1), one is two).reshape(*one.shape[:2], *two.shape[:2])
+
+
+def _products(one: Tensor, two: Tensor, same: bool) -> Tensor:
+    return symmetric_product(one) if same else one @ two.transpose(-1, -2)
+
+
+def _product(first: OuterSum, second: OuterSum, trace: bool) -> Tensor:
+    """One position: (g g'^T) * (a a'^T)."""
+    total: Tensor | None = None
+    same = first is second
+    for group in range(first.matrix_shape[0]):
+        grads = [one.gradient_factors[:, :, group, 0] for one in (first, second)]
+        inputs = [one.input_factors[0, :, group, 0] for one in (first, second)]
+        value = _contract(grads[0], grads[0] if same else grads[1], trace)
+        weights = _products(inputs[0], inputs[1], same) + first.bias
+        value = value.mul_(weights if trace else weights[None, :, None, :])
+        total = value if total is None else total.add_(value)
+    assert total is not None
+    return total
+
+
+def _positions(first: OuterSum, second: OuterSum, trace: bool) -> Tensor:
+    """Example by example: A = a_j a_i^T (s, t), M = g_j A (l, o, t), <g_i, M>; for a trace sum (g_j^T g_i) * A."""
+    same = first is second
+    grads = [_gradient_maps(one) for one in ((first,) if same else (first, second))]
+    inputs = [one.input_factors[0].transpose(0, 1).contiguous() for one in ((first,) if same else (first, second))]
+    outputs, others = first.outputs, second.outputs
+    shape = (first.examples, second.examples) if trace else (first.examples, outputs, second.examples, others)
+    result = grads[0].new_zeros(shape)
+    for i in range(first.examples):
+        start = i if same else 0
+        for group in range(first.matrix_shape[0]):
+            gi, gj = grads[0][group, i], grads[-1][group, start:]
+            aj, ai = inputs[-1][group, start:], inputs[0][group, i]
+            products = (aj.flatten(0, 1) @ ai.t()).unflatten(0, aj.shape[:2])
+            if first.bias:
+                products += 1
+            if trace:
+                result[i, start:] += (products * (gj.flatten(1, 2).transpose(1, 2) @ gi.flatten(0, 1))).sum((1, 2))
+            else:
+                applied = torch.bmm(gj.flatten(1, 2), products).unflatten(1, gj.shape[1:3]).flatten(2)
+                block = gi.flatten(1) @ applied.flatten(0, 1).t()
+                result[i, :, start:] += block.unflatten(1, applied.shape[:2])
+    if same:
+        _mirror(result, trace)
+    return result if trace else result.permute(1, 0, 3, 2)
+
+
+def _gradient_maps(one: OuterSum) -> Tensor:
+    """Gradient side as (groups, N, K, O, T), contiguous."""
+    return one.gradient_factors.permute(2, 1, 0, 4, 3).contiguous()
+
+
+def _mirror(result: Tensor, trace: bool) -> None:
+    """Fill the lower half of (N, M) or (N, K, M, L) from the upper one."""
+    for i in range(1, result.shape[0]):
+        if trace:
+            result[i, :i] = result[:i, i]
+        else:
+            result[i, :, :i] = result[:i, :, i].permute(2, 0, 1)

@@ -83,6 +83,16 @@ class OuterSum:
         """True when the rows are already there (one term, times 1)."""
         return self.positions == 1 and self.matrix_shape[2] == 1 and not self.bias
 
+    @property
+    def gradient_factors(self) -> Tensor:
+        """The side that carries output-gradients, (K, N, groups, T, O)."""
+        return self.left if self.gradients == "left" else self.right
+
+    @property
+    def input_factors(self) -> Tensor:
+        """The side that carries inputs, (1, N, groups, T, I), without the homogeneous 1."""
+        return self.right if self.gradients == "left" else self.left
+
     def homogeneous(self) -> Tensor:
         """`right` with the column of ones appended when the group has a bias."""
         right = self.right

@@ -9,6 +9,7 @@ an optional ``generator``.
 from tangentlab.linalg._estimate import Estimate
 from tangentlab.linalg._matvec import Matvec, dense, in_batches, random_rows
 from tangentlab.linalg.cg import CGReport, conjugate_gradients
+from tangentlab.linalg.damped import DampedFactor, damped_factor
 from tangentlab.linalg.eigh import psd_thin_eigh, safe_eigh, safe_eigh_many
 from tangentlab.linalg.hutchinson import hutchinson_diag, hutchinson_trace
 from tangentlab.linalg.hutchpp import hutchpp
@@ -20,10 +21,12 @@ from tangentlab.linalg.range_finder import range_finder
 from tangentlab.linalg.slq import Quadrature, lanczos_quadrature, slq_logdet, slq_trace
 from tangentlab.linalg.spectral_density import SpectralDensity, spectral_density
 from tangentlab.linalg.sym_pow import sym_matrix_pow, sym_pow
+from tangentlab.linalg.symmetric import symmetric_product
 from tangentlab.linalg.xtrace import xdiag, xtrace
 
 __all__ = [
     "CGReport",
+    "DampedFactor",
     "Estimate",
     "LanczosResult",
     "Matvec",
@@ -32,6 +35,7 @@ __all__ = [
     "RandomizedSVD",
     "SpectralDensity",
     "conjugate_gradients",
+    "damped_factor",
     "dense",
     "hutchinson_diag",
     "hutchinson_trace",
@@ -52,6 +56,7 @@ __all__ = [
     "spectral_density",
     "sym_matrix_pow",
     "sym_pow",
+    "symmetric_product",
     "xdiag",
     "xtrace",
 ]
