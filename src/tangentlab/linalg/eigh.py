@@ -111,16 +111,17 @@ def _decompose(matrix: Tensor, label: str, precision: torch.dtype | None) -> Eig
     size = len(matrix)
     if size == 0:
         return matrix.new_zeros(0), matrix.new_zeros(0, 0)
-    if not bool(torch.isfinite(matrix).all()):
-        raise NumericsError(f"{label}: non-finite entries; look for an overflow or a division by zero upstream")
     working = matrix.to(precision or torch.promote_types(matrix.dtype, torch.float32))
-    scale = working.abs().max()
+    scale = torch.maximum(working.amax(), -working.amin())
+    if not bool(torch.isfinite(scale)):
+        raise NumericsError(f"{label}: non-finite entries; look for an overflow or a division by zero upstream")
     if not bool(scale > 0):
         return matrix.new_zeros(size), torch.eye(size, dtype=matrix.dtype, device=matrix.device)
     working = working / scale
-    if float((working - working.T).abs().max()) > 1e-3:
+    asymmetry = working - working.T
+    if float(asymmetry.amax()) > 1e-3:
         raise InputError(f"{label}: not symmetric (A and A^T differ by more than 1e-3 of the largest entry)")
-    working = (working + working.T) / 2
+    working.sub_(asymmetry, alpha=0.5)
     for attempt in _attempts(working):
         try:
             values, vectors = attempt()
