@@ -25,7 +25,7 @@ def loop_rows(outputs: Tensor, parameters: dict[str, nn.Parameter], cotangents: 
     for n in examples:
         grads = batched_grad(outputs[n], list(parameters.values()), cotangents[:, n])
         parts = [
-            cotangents.new_zeros((cotangents.shape[0], p.numel()), dtype=p.dtype) if g is None else g.flatten(1)
+            cotangents.new_zeros((cotangents.shape[0], p.numel()), dtype=p.dtype) if g is None else g.reshape(len(g), -1)
             for g, p in zip(grads, parameters.values(), strict=True)
         ]
         columns.append(torch.cat(parts, 1))
@@ -62,7 +62,7 @@ def vmapped_rows(network: Network, batch: Any, names: tuple[str, ...], cotangent
         single = torch.utils._pytree.tree_map(lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf, example)
         _, pull = vjp(lambda values: caller.call(values, single)[0], parameters)  # type: ignore[misc]
         grads = vmap(lambda c: pull(c)[0])(cotangent)
-        return torch.cat([grads[name].flatten(1) for name in names], 1)
+        return torch.cat([grads[name].reshape(len(cotangent), -1) for name in names], 1)
 
     try:
         with warnings.catch_warnings(), untouched(network.model):

@@ -120,7 +120,8 @@ class LayerCollection:
 
     def flatten(self, tensors: Mapping[str, Tensor], batch_ndim: int = 0) -> Tensor:
         """Tensors (*batch, *shape) by name -> one flat tensor (*batch, d)."""
-        return torch.cat([tensors[name].flatten(batch_ndim) for name in self.names], -1)
+        parts = [tensors[s.name].reshape(*tensors[s.name].shape[:batch_ndim], s.numel) for s in self.specs]
+        return torch.cat(parts, -1)
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
         """Flat (*batch, d) -> views (*batch, *shape) by name."""
