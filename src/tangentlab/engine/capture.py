@@ -8,7 +8,7 @@ checkpointing runs the forward again inside the backward.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,14 +88,35 @@ def _recorder(input_name: str, calls: list[Call]) -> Callable[..., None]:
     return record
 
 
-def output_gradients(outputs: Tensor, edges: list[GradientEdge], cotangents: Tensor) -> list[Tensor]:
-    """Gradients (K, *shape) of sum(outputs * cotangents[k]) at the edges, for cotangents (K, *outputs.shape).
+VMAP_CELLS = 2_000_000
+"""Above this many output entries per cotangent, a vmapped backward leaves the cache and a loop is faster (measured)."""
 
-    One vmapped backward; a loop where an operation has no batching rule. The graph is kept.
+
+def output_gradients(outputs: Tensor, calls: Sequence[Call], cotangents: Tensor) -> list[Tensor]:
+    """Gradients (K, *output shape) of sum(outputs * cotangents[k]) at the calls, for cotangents (K, *outputs.shape).
+
+    Small batches take one vmapped backward, large ones a loop that fills the result in place. The graph is kept.
     """
-    if not edges:
+    if not calls:
         return []
-    return list(batched_grad(outputs, edges, cotangents))
+    edges = [call.edge for call in calls]
+    count, cells = cotangents.shape[0], sum(torch.Size(call.output_shape).numel() for call in calls)
+    if count == 1 or cells <= VMAP_CELLS:
+        grads = batched_grad(outputs, edges, cotangents)
+        return [_or_zeros(g, c, count, outputs) for g, c in zip(grads, calls, strict=True)]
+    result: list[Tensor] = []
+    for k, cotangent in enumerate(cotangents):
+        grads = _grad(outputs, edges, cotangent, batched=False)
+        if not result:
+            result = [_or_zeros(None, c, count, outputs if g is None else g) for g, c in zip(grads, calls, strict=True)]
+        for total, grad in zip(result, grads, strict=True):
+            if grad is not None:
+                total[k] = grad
+    return result
+
+
+def _or_zeros(grad: Tensor | None, call: Call, count: int, like: Tensor) -> Tensor:
+    return like.new_zeros((count, *call.output_shape)) if grad is None else grad
 
 
 def batched_grad(outputs: Tensor, inputs: Any, cotangents: Tensor) -> tuple[Tensor, ...]:

@@ -25,7 +25,9 @@ def loop_rows(outputs: Tensor, parameters: dict[str, nn.Parameter], cotangents: 
     for n in examples:
         grads = batched_grad(outputs[n], list(parameters.values()), cotangents[:, n])
         parts = [
-            cotangents.new_zeros((cotangents.shape[0], p.numel()), dtype=p.dtype) if g is None else g.reshape(len(g), -1)
+            cotangents.new_zeros((cotangents.shape[0], p.numel()), dtype=p.dtype)
+            if g is None
+            else g.reshape(len(g), -1)
             for g, p in zip(grads, parameters.values(), strict=True)
         ]
         columns.append(torch.cat(parts, 1))

@@ -149,11 +149,9 @@ def _separated(captured: Captured, calls: list[Call], axes: list[int | None]) ->
     cotangents = torch.stack([weights, weights])
     cotangents[0, half:], cotangents[1, :half] = 0, 0
     known = [index for index, axis in enumerate(axes) if axis is not None]
-    grads = output_gradients(captured.outputs, [calls[index].edge for index in known], cotangents)
+    grads = output_gradients(captured.outputs, [calls[index] for index in known], cotangents)
     result = list(axes)
     for index, grad in zip(known, grads, strict=True):
-        if grad is None:
-            continue
         moved = grad.movedim(axes[index] + 1, 1)  # type: ignore[operator]
         own = moved[0, :half].any() or moved[1, half:].any()
         foreign = moved[0, half:].any() or moved[1, :half].any()

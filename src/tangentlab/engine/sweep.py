@@ -58,15 +58,13 @@ class Sweep:
         """Gradients of sum(outputs[n] * cotangents[k, n]) for every k, n and group; cotangents (K, N, ...)."""
         cotangents = cotangents.reshape(cotangents.shape[0], *self.outputs.shape).to(self.outputs.dtype)
         uses = {id(use.call): use for route in self.routes for use in route.uses}
-        grads = output_gradients(self.outputs, [use.call.edge for use in uses.values()], cotangents)
+        grads = output_gradients(self.outputs, [use.call for use in uses.values()], cotangents)
         by_call = dict(zip(uses, grads, strict=True))
         rows = self._fallback(cotangents)
         result = {}
         for route in self.routes:
             if route.uses:
-                terms = [
-                    _term(use, by_call[id(use.call)], cotangents.shape[0], self._dtype(route)) for use in route.uses
-                ]
+                terms = [_term(use, by_call[id(use.call)], self._dtype(route)) for use in route.uses]
                 result[route.group] = concatenate(terms)
             else:
                 result[route.group] = OuterSum.explicit(rows[route.group])
@@ -95,11 +93,9 @@ class Sweep:
         return result
 
 
-def _term(use: Use, grads: Tensor | None, cotangents: int, dtype: torch.dtype) -> OuterSum:
+def _term(use: Use, grads: Tensor, dtype: torch.dtype) -> OuterSum:
     """Bring a call to (N, ...) and (K, N, ...) and apply the layer's closed form."""
     call = use.call
-    if grads is None:
-        grads = torch.zeros((cotangents, *call.output_shape), dtype=dtype, device=call.inputs.device)
     if use.axis == WHOLE:
         inputs, grads = call.inputs[None], grads[:, None]
     else:

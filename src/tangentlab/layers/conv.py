@@ -6,8 +6,10 @@ the padded input until something needs them in memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -15,6 +17,8 @@ from tangentlab.layers.outer import OuterSum
 from tangentlab.layers.registry import register
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+CACHE_BYTES = 2 << 20
+"""Patches made at once, so that they are used before they leave the cache."""
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
@@ -30,25 +34,18 @@ def pad_input(module: nn.modules.conv._ConvNd, inputs: Tensor) -> Tensor:
     return F.pad(inputs, pads, mode=mode)
 
 
-def patch_view(
-    padded: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...], size: tuple[int, ...]
-) -> Tensor:
-    """View (M, channels, *size, *kernel) of padded (M, channels, *spatial): no copy."""
+def patch_columns(module: nn.modules.conv._ConvNd, padded: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Patches as columns (M, groups, channels / groups * kernel, T) in the order of the weight's columns.
+
+    A strided view of padded (M, channels, *spatial), copied once; positions are innermost, so the copy runs along memory.
+    """
     strides = padded.stride()
-    steps = [s * step for s, step in zip(strides[2:], stride, strict=True)]
-    taps = [s * gap for s, gap in zip(strides[2:], dilation, strict=True)]
-    shape = (*padded.shape[:2], *size, *kernel)
-    return padded.as_strided(shape, (*strides[:2], *steps, *taps), padded.storage_offset())
-
-
-def patches(module: nn.modules.conv._ConvNd, padded: Tensor, size: tuple[int, ...]) -> Tensor:
-    """Patches (M, groups, T, channels / groups * kernel) in the order of the weight's columns."""
-    view = patch_view(padded, module.kernel_size, module.stride, module.dilation, size)
-    dims, channels = len(size), padded.shape[1] // module.groups
-    view = view.unflatten(1, (module.groups, channels))
-    positions, taps = range(3, 3 + dims), range(3 + dims, 3 + 2 * dims)
-    view = view.permute(0, 1, *positions, 2, *taps)
-    return view.reshape(padded.shape[0], module.groups, prod(size), channels * prod(module.kernel_size))
+    taps = [s * gap for s, gap in zip(strides[2:], module.dilation, strict=True)]
+    steps = [s * step for s, step in zip(strides[2:], module.stride, strict=True)]
+    shape = (*padded.shape[:2], *module.kernel_size, *size)
+    view = padded.as_strided(shape, (*strides[:2], *taps, *steps), padded.storage_offset())
+    columns = padded.shape[1] // module.groups * prod(module.kernel_size)
+    return view.reshape(padded.shape[0], module.groups, columns, prod(size))
 
 
 def position_rows(tensor: Tensor, groups: int) -> Tensor:
@@ -57,17 +54,16 @@ def position_rows(tensor: Tensor, groups: int) -> Tensor:
 
 
 class ConvSum(OuterSum):
-    """Gradients of a convolution; the patches are made when asked for and not kept."""
+    """Gradients of a convolution; the patches are made when asked for, a few examples at a time where that is enough."""
 
     def __init__(self, module: nn.modules.conv._ConvNd, padded: Tensor, grads: Tensor, bias: bool) -> None:
-        left = position_rows(grads, module.groups)
-        super().__init__(left, padded, bias=bias, kronecker=True)
+        super().__init__(position_rows(grads, module.groups), padded, bias=bias, kronecker=True)
         self.module, self.grads, self.size = module, grads, tuple(grads.shape[3:])
 
     @property
     def right(self) -> Tensor:
         """Patches (1, N, groups, T, columns)."""
-        return patches(self.module, self._right, self.size)[None]
+        return patch_columns(self.module, self._right, self.size).transpose(-1, -2)[None]
 
     @property
     def matrix_shape(self) -> tuple[int, int, int]:
@@ -79,11 +75,34 @@ class ConvSum(OuterSum):
     @property
     def outputs(self) -> int:
         """K."""
-        return self.left.shape[0]
+        return self.grads.shape[0]
 
     def take_examples(self, start: int, stop: int) -> OuterSum:
         """The same for examples start..stop only."""
         return ConvSum(self.module, self._right[start:stop], self.grads[:, start:stop], self.bias)
+
+    def example_chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        """(examples, their patches (n, groups, columns, T)) in chunks that stay in the processor's cache."""
+        groups, _, columns = self.matrix_shape
+        step = max(1, CACHE_BYTES // max(1, groups * columns * self.positions * self.grads.element_size()))
+        for start in range(0, self.examples, step):
+            chunk = slice(start, min(start + step, self.examples))
+            yield chunk, patch_columns(self.module, self._right[chunk], self.size)
+
+    def example_gradients(self) -> Tensor:
+        """Output-gradients (N, groups, K * rows, T), example-major."""
+        groups, rows, _ = self.matrix_shape
+        by_example = self.grads.flatten(3).unflatten(2, (groups, rows)).permute(1, 2, 0, 3, 4)
+        return by_example.reshape(self.examples, groups, self.outputs * rows, self.positions)
+
+    def weight_rows(self) -> Tensor:
+        """(K, N, groups, rows, columns): one product per example for all cotangents."""
+        groups, rows, columns = self.matrix_shape
+        grads = self.example_gradients()
+        result = grads.new_empty((self.examples, groups, self.outputs * rows, columns))
+        for chunk, patches in self.example_chunks():
+            torch.matmul(grads[chunk], patches.transpose(-1, -2), out=result[chunk])
+        return result.unflatten(2, (self.outputs, rows)).permute(2, 0, 1, 3, 4)
 
 
 @register(*_CONVOLUTIONS, joint=True)
@@ -104,7 +123,7 @@ def transposed_convolution(module: nn.Module, inputs: Tensor, grads: Tensor, gro
     pads = [int(amount) for amount in reversed(module.padding) for _ in range(2)]  # type: ignore[call-overload]
     padded = F.pad(grads.flatten(0, 1), pads)
     size = tuple(inputs.shape[2:])
-    right = patches(module, padded, size).unflatten(0, grads.shape[:2])
+    right = patch_columns(module, padded, size).transpose(-1, -2).unflatten(0, grads.shape[:2])
     left = position_rows(inputs[None], module.groups)
     return OuterSum(left, right, gradients="right", kronecker=True)
 

@@ -121,10 +121,15 @@ def _rows(first: OuterSum, second: OuterSum, trace: bool) -> Tensor:
 
 
 def _contract(one: Tensor, two: Tensor, trace: bool) -> Tensor:
-    """<one[k, n], two[l, m]> for rows (K, N, d)."""
+    """<one[k, n], two[l, m]> for rows (K, N, d), whichever of the two leading axes is outermost in memory."""
+    same = one is two
     if trace:
-        return _products(one.transpose(0, 1).flatten(1), two.transpose(0, 1).flatten(1), one is two)
-    return _products(one.flatten(0, 1), two.flatten(0, 1), one is two).reshape(*one.shape[:2], *two.shape[:2])
+        return _products(one.transpose(0, 1).flatten(1), two.transpose(0, 1).flatten(1), same)
+    if one.is_contiguous() and two.is_contiguous():
+        return _products(one.flatten(0, 1), two.flatten(0, 1), same).reshape(*one.shape[:2], *two.shape[:2])
+    one, two = one.transpose(0, 1), two.transpose(0, 1)
+    product = _products(one.flatten(0, 1), two.flatten(0, 1), same)
+    return product.reshape(*one.shape[:2], *two.shape[:2]).permute(1, 0, 3, 2)
 
 
 def _products(one: Tensor, two: Tensor, same: bool) -> Tensor:
