@@ -88,6 +88,39 @@ def test_singular_or_indefinite_matrices_have_no_log_determinant_without_damping
         slq_trace(lambda v: 0 * v, 30, torch.log)
 
 
+def test_small_dampings_of_large_float32_matrices_are_allowed():
+    diagonal = (1 + torch.arange(50_000)) ** -1.0
+    result = slq_logdet(lambda v: v * diagonal, 50_000, damping=1e-3, probes=2, steps=40, generator=seeded(10))
+    exact = float((diagonal.double() + 1e-3).log().sum())
+    assert float(result.estimate) == pytest.approx(exact, rel=1e-2)
+
+
+@pytest.mark.parametrize("steps", [3, 6, 12, 24])
+def test_error_estimate_covers_the_quadrature_where_the_probes_agree(steps):
+    """Signs see a diagonal matrix exactly, so what is left is the quadrature error alone."""
+    diagonal = (1 + torch.arange(500, dtype=torch.float64)) ** -1.0
+    exact = float((diagonal + 1e-2).log().sum())
+
+    def run(count):
+        return slq_logdet(
+            lambda v: v * diagonal, 500, damping=1e-2, probes=3, steps=count, dtype=torch.float64, generator=seeded(11)
+        )
+
+    error, coarse_error = (abs(float(run(count).estimate) - exact) for count in (steps, 3 * steps // 4))
+    assert error <= float(run(steps).standard_error) <= 1.01 * (error + coarse_error)
+
+
+def test_truncation_is_the_quadrature_of_fewer_steps():
+    matrix = symmetric(SPECTRA["flat"](30))
+    long, short = (
+        lanczos_quadrature(lambda v: v @ matrix, 30, 3, steps, dtype=torch.float64, generator=seeded(12))
+        for steps in (9, 4)
+    )
+    torch.testing.assert_close(long.truncated(4).nodes, short.nodes)
+    torch.testing.assert_close(long.truncated(4).weights, short.weights)
+    assert long.truncated(4).matvecs == short.matvecs == 12
+
+
 def test_rounding_size_negative_nodes_of_a_singular_float32_matrix_do_no_harm_under_damping():
     matrix = symmetric(SPECTRA["rank_deficient"](30), torch.float32)
     result = slq_logdet(lambda v: v @ matrix, 30, damping=1.0, probes=40, generator=seeded(6))

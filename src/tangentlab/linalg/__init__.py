@@ -10,7 +10,7 @@ from tangentlab.linalg._estimate import Estimate
 from tangentlab.linalg._matvec import Matvec, dense, in_batches, random_rows
 from tangentlab.linalg.cg import CGReport, conjugate_gradients
 from tangentlab.linalg.damped import DampedFactor, damped_factor
-from tangentlab.linalg.eigh import psd_thin_eigh, safe_eigh, safe_eigh_many
+from tangentlab.linalg.eigh import psd_thin_eigh, rounding_rtol, safe_eigh, safe_eigh_many
 from tangentlab.linalg.hutchinson import hutchinson_diag, hutchinson_trace
 from tangentlab.linalg.hutchpp import hutchpp
 from tangentlab.linalg.lanczos import LanczosResult, lanczos
@@ -49,6 +49,7 @@ __all__ = [
     "random_rows",
     "randomized_svd",
     "range_finder",
+    "rounding_rtol",
     "safe_eigh",
     "safe_eigh_many",
     "slq_logdet",

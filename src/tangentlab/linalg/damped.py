@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.errors import InputError, NumericsError, SolveError
-from tangentlab.linalg.eigh import safe_eigh
+from tangentlab.linalg.eigh import rounding_rtol, safe_eigh
 from tangentlab.linalg.sym_pow import sym_pow
 
 
@@ -46,14 +46,14 @@ def damped_factor(matrix: Tensor, damping: float = 0.0, *, pseudo_inverse: bool 
         shifted = matrix + damping * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
         lower, failed = torch.linalg.cholesky_ex(shifted)
         # The factorization of a singular matrix may also pass, with pivots that are nothing but rounding.
-        noise = torch.finfo(matrix.dtype).eps * len(matrix) * float(shifted.diagonal().max())
+        noise = rounding_rtol(matrix.dtype, len(matrix)) * float(shifted.diagonal().max())
         if not int(failed) and float(lower.diagonal().min()) ** 2 > noise:
             return DampedFactor(
                 lambda rhs: columnwise(rhs, lambda columns: torch.cholesky_solve(columns, lower)),
                 lambda: 2 * lower.diagonal().log().sum(),
             )
     values, vectors = safe_eigh(matrix)
-    rounding = torch.finfo(matrix.dtype).eps * len(matrix) * float(values.abs().max())
+    rounding = rounding_rtol(matrix.dtype, len(matrix)) * float(values.abs().max())
     if float(values[0]) < -10 * rounding:
         raise NumericsError(f"the matrix is not positive semi-definite: smallest eigenvalue {float(values[0]):.3g}")
     if damping == 0 and not pseudo_inverse:

@@ -9,7 +9,7 @@ from tangentlab.errors import InputError, NumericsError
 from tangentlab.linalg._estimate import Estimate, mean_with_error
 from tangentlab.linalg._matvec import Matvec, at_least_one, product, random_rows
 from tangentlab.linalg.eigh import safe_eigh
-from tangentlab.linalg.orthonormalize import orthonormal_rows
+from tangentlab.linalg.orthonormalize import row_factors
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,8 @@ def nystrom(
         NumericsError: A has clearly negative directions.
     """
     at_least_one(dim=dim, rank=rank)
-    sketch = orthonormal_rows(
-        random_rows(min(rank, dim), dim, dtype=dtype, device=device, generator=generator),
-    )
+    gaussian = random_rows(min(rank, dim), dim, dtype=dtype, device=device, generator=generator)
+    sketch = torch.linalg.qr(gaussian.T).Q.T
     images = product(matvec, sketch)
     shift = dim**0.5 * torch.finfo(images.dtype).eps * float(images.norm())
     if shift == 0:
@@ -108,7 +107,7 @@ def nystrom(
         )
     keep = values > shift / 10
     half = (vectors[:, keep] / values[keep].sqrt()).T @ shifted
-    _, singular, rows = torch.linalg.svd(half, full_matrices=False)
+    basis, left, singular, *_ = row_factors(half, rtol=0.0)
     eigenvalues = singular.square() - shift
     alive = eigenvalues > shift
-    return Nystrom(eigenvalues[alive], rows[alive], len(sketch))
+    return Nystrom(eigenvalues[alive], left[:, alive].T @ basis, len(sketch))
