@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tangentlab.engine.likelihood import Likelihood, likelihood_of
 from tangentlab.engine.network import Forward, Network, OutputFunction
 from tangentlab.engine.rows import Empirical, Exact, LossFunction, MonteCarlo, Rows, Unweighted, Weighting
-from tangentlab.engine.tangent_kernel import batch_factors, kernels_by_group
+from tangentlab.engine.tangent_kernel import tangent_kernel
 from tangentlab.errors import InputError
 from tangentlab.objects.fmat import FMatDense
 from tangentlab.objects.maps import PullBack, PushForward, PushForwardDense
@@ -131,15 +131,18 @@ def NTK(
     if not (outputs in ("all", "trace") or isinstance(outputs, int)):
         raise InputError(f"outputs must be 'all', 'trace' or the index of one output, not {outputs!r}.")
     chosen = [outputs] if isinstance(outputs, int) else None
-    first = batch_factors(network, loader, chosen, progress)
-    second = batch_factors(network, loader2, chosen, progress) if loader2 is not None else None
-    _check_outputs(n_output, next(iter(first[0].values())).outputs if chosen is None else None)
-    parts = kernels_by_group(first, second, trace=outputs == "trace")
     layer_of = {name: layer for layer, names in network.layout.layers.items() for name in names}
-    kernels: dict[str, Tensor] = {}
-    for group, data in parts.items():
-        name = layer_of[group.names[0]] if per_layer else ""
-        kernels[name] = kernels[name] + data if name in kernels else data
+    kernels = tangent_kernel(
+        network,
+        loader,
+        loader2,
+        chosen,
+        outputs == "trace",
+        lambda group: layer_of[group.names[0]] if per_layer else "",
+        progress,
+    )
+    if outputs == "all":
+        _check_outputs(n_output, next(iter(kernels.values())).shape[0])
     result = {name: _finished(data, center) for name, data in kernels.items()}
     return result if per_layer else result[""]
 

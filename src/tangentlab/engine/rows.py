@@ -202,7 +202,7 @@ class Rows:
         if self._only is not None:
             yield from self._only
             return
-        chunks: list[RowChunk] = []
+        kept: list[RowChunk] | None = []
         for number, sweep in self.sweeps("gradients"):
             count = self.weighting.count(sweep.outputs)
             step = chunk_size(sweep, count)
@@ -210,10 +210,9 @@ class Rows:
                 index = range(start, min(start + step, count))
                 cotangents = self.weighting.cotangents(sweep.outputs, sweep.batch, number, index)
                 chunk = RowChunk(sweep.factors(cotangents), sweep.examples, first=start == 0)
-                chunks = [*chunks, chunk] if len(chunks) < 2 else chunks
+                kept = None if kept is None or kept else [chunk]
                 yield chunk
-        if len(chunks) == 1:
-            self._only = chunks
+        self._only = kept
 
     def release(self) -> None:
         """Forget what was kept for a second pass."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from tangentlab.engine.capture import capture, output_gradients
 from tangentlab.engine.fallback import fallback_rows
 from tangentlab.engine.groups import Group, parameter_groups
-from tangentlab.engine.network import Network, require_finite, untouched
+from tangentlab.engine.network import Network, untouched
 from tangentlab.engine.routes import WHOLE, Route, Router, Use
 from tangentlab.layers import OuterSum, concatenate
 
@@ -54,30 +55,33 @@ class Sweep:
         eye = torch.eye(self.output_size, dtype=self.outputs.dtype, device=self.outputs.device)[list(chosen)]
         return eye[:, None, :].expand(-1, self.examples, -1).reshape(len(chosen), *self.outputs.shape)
 
-    def factors(self, cotangents: Tensor) -> dict[Group, OuterSum]:
-        """Gradients of sum(outputs[n] * cotangents[k, n]) for every k, n and group; cotangents (K, N, ...)."""
+    def factors(self, cotangents: Tensor, only: Collection[Group] | None = None) -> dict[Group, OuterSum]:
+        """Gradients of sum(outputs[n] * cotangents[k, n]) for every k, n and group (or only some of the groups).
+
+        cotangents: (K, N, ...).
+        """
         cotangents = cotangents.reshape(cotangents.shape[0], *self.outputs.shape).to(self.outputs.dtype)
-        uses = {id(use.call): use for route in self.routes for use in route.uses}
+        routes = [route for route in self.routes if only is None or route.group in only]
+        uses = {id(use.call): use for route in routes for use in route.uses}
         grads = output_gradients(self.outputs, [use.call for use in uses.values()], cotangents)
         by_call = dict(zip(uses, grads, strict=True))
-        rows = self._fallback(cotangents)
+        rows = self._fallback(cotangents, routes)
         result = {}
-        for route in self.routes:
+        for route in routes:
             if route.uses:
                 terms = [_term(use, by_call[id(use.call)], self._dtype(route)) for use in route.uses]
                 result[route.group] = concatenate(terms)
             else:
                 result[route.group] = OuterSum.explicit(rows[route.group])
-            require_finite(result[route.group].left, f"The gradients of {', '.join(route.group.names)}")
         return result
 
     def _dtype(self, route: Route) -> torch.dtype:
         return self.engine.network.parameters()[route.group.names[0]].dtype
 
-    def _fallback(self, cotangents: Tensor) -> dict[Group, Tensor]:
+    def _fallback(self, cotangents: Tensor, routes: list[Route]) -> dict[Group, Tensor]:
         """Rows (K, N, numel) of the groups without a structured route; zeros for parameters that are never used."""
         layout = self.engine.network.layout
-        routes = [route for route in self.routes if not route.uses]
+        routes = [route for route in routes if not route.uses]
         exact = [route for route in routes if not route.structured]
         sizes = [sum(layout.specs[layout.names.index(n)].numel for n in route.group.names) for route in routes]
         shape = cotangents.shape[0], self.examples

@@ -1,14 +1,23 @@
-"""Tangent kernels from captured factors, batch pair by batch pair, layer by layer."""
+"""Tangent kernels of any number of examples, layer by layer, from captured factors.
+
+The factors of all examples are kept for as many layers at a time as memory allows; then every layer's kernel is one
+contraction, and no forward or backward runs per pair of batches. When not all layers fit, the data are swept once per
+set of layers; when not even one layer fits, once per pair of blocks of batches.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from math import ceil
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tangentlab.engine.groups import Group
-from tangentlab.engine.network import Network
+from tangentlab.engine.memory import memory_budget, require_memory
+from tangentlab.engine.network import Network, require_finite
+from tangentlab.engine.progress import track
 from tangentlab.engine.rows import Rows, Unweighted
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
@@ -17,37 +26,152 @@ from tangentlab.layers.gram import gram
 Factors = dict[Group, OuterSum]
 
 
-def batch_factors(network: Network, data: Any, outputs: list[int] | None, progress: bool | None) -> list[Factors]:
-    """Factors of every batch, all outputs at once, in the order of the data."""
-    rows = Rows(network, data, Unweighted(outputs), ordered=True, progress=progress)
-    found = []
-    for number, sweep in rows.sweeps("tangent features"):
-        count = rows.weighting.count(sweep.outputs)
-        cotangents = rows.weighting.cotangents(sweep.outputs, sweep.batch, number, range(count))
-        found.append(sweep.factors(cotangents))
-    counts = {next(iter(factors.values())).outputs for factors in found}
-    if len(counts) > 1:
-        raise InputError(f"The number of outputs changes from batch to batch: {sorted(counts)}.")
-    return found
+class TangentFeatures:
+    """Factors of the Jacobian on some data, swept on demand for a set of groups and a range of batches."""
+
+    def __init__(self, network: Network, data: Any, outputs: list[int] | None, progress: bool | None) -> None:
+        self.rows = Rows(network, data, Unweighted(outputs), ordered=True, progress=progress)
+        self.batches = list(self.rows.batches)
+        self._first: dict[Group, OuterSum] | None = None
+        self.sizes: dict[Group, float] = {}
+        self.outputs = 0
+
+    def sweep(self, groups: Sequence[Group], batches: range) -> dict[Group, list[OuterSum]]:
+        """Factors of the groups on the batches, joined over batches where their shapes allow it."""
+        found: dict[Group, list[OuterSum]] = {group: [] for group in groups}
+        for number in track(batches, "tangent features", len(batches), self.rows.progress):
+            factors = self._factors(number, groups)
+            for group in groups:
+                found[group].append(factors[group])
+        return {group: _joined(pieces) for group, pieces in found.items()}
+
+    def _factors(self, number: int, groups: Sequence[Group]) -> Factors:
+        if number == 0 and self._first is not None:
+            first, self._first = self._first, None
+            if set(groups) <= set(first):
+                return first
+        sweep = self.rows.engine.sweep(self.batches[number])
+        count = self.rows.weighting.count(sweep.outputs)
+        if self.outputs and count != self.outputs:
+            raise InputError(f"The number of outputs changes from batch to batch: {self.outputs}, then {count}.")
+        self.outputs = count
+        cotangents = self.rows.weighting.cotangents(sweep.outputs, sweep.batch, number, range(count))
+        return sweep.factors(cotangents, only=groups)
+
+    def measure(self) -> None:
+        """Sweep the first batch, and from it the bytes that each group needs for all batches."""
+        self._first = self._factors(0, self.rows.groups)
+        self.sizes = {group: factor.nbytes() * len(self.batches) for group, factor in self._first.items()}
 
 
-def kernels_by_group(first: list[Factors], second: list[Factors] | None, trace: bool) -> dict[Group, Tensor]:
-    """Kernel of every group: (K, N, K, M), or (N, M) summed over outputs; the symmetric half is computed once."""
-    symmetric = second is None
-    other = first if second is None else second
-    result = {}
-    for group in first[0]:
-        blocks: list[list[Tensor]] = []
-        for i, one in enumerate(first):
-            line = []
-            for j, two in enumerate(other):
-                if symmetric and j < i:
-                    line.append(blocks[j][i].permute(2, 3, 0, 1) if not trace else blocks[j][i].t())
-                elif trace:
-                    line.append(gram(one[group], two[group], trace=True))
-                else:
-                    line.append(gram(one[group], two[group]))
-            blocks.append(line)
-        rows_axis, columns_axis = (0, 1) if trace else (1, 3)
-        result[group] = torch.cat([torch.cat(line, columns_axis) for line in blocks], rows_axis)
+def tangent_kernel(
+    network: Network,
+    data: Any,
+    data2: Any,
+    outputs: list[int] | None,
+    trace: bool,
+    name_of: Callable[[Group], str],
+    progress: bool | None,
+) -> dict[str, Tensor]:
+    """Kernels (K, N, K, M), or (N, M) summed over outputs, added up over the groups that have one name."""
+    first = TangentFeatures(network, data, outputs, progress)
+    first.measure()
+    second = None if data2 is None else TangentFeatures(network, data2, outputs, progress)
+    if second is not None:
+        second.measure()
+    result: dict[str, Tensor] = {}
+    for groups, blocks in _passes(first, second):
+        for group, kernel in _kernels(first, second, groups, blocks, trace):
+            require_finite(kernel, f"The tangent features of {', '.join(group.names)}")
+            name = name_of(group)
+            result[name] = result[name].add_(kernel) if name in result else kernel
     return result
+
+
+def _passes(first: TangentFeatures, second: TangentFeatures | None) -> list[tuple[list[Group], int]]:
+    """(groups, number of blocks of batches): sets of groups whose factors fit together."""
+    budget = memory_budget() / 2
+    sizes = {g: size + (second.sizes[g] if second is not None else 0) for g, size in first.sizes.items()}
+    passes: list[tuple[list[Group], int]] = []
+    total = float("inf")
+    for group, size in sizes.items():
+        if size > budget:
+            passes.append(([group], ceil(2 * size / budget)))
+            total = float("inf")
+        elif total + size > budget:
+            passes.append(([group], 1))
+            total = size
+        else:
+            passes[-1][0].append(group)
+            total += size
+    return passes
+
+
+def _kernels(
+    first: TangentFeatures, second: TangentFeatures | None, groups: list[Group], blocks: int, trace: bool
+) -> list[tuple[Group, Tensor]]:
+    """Kernel of every group of one pass, put together from blocks of batches."""
+    parts: dict[Group, list[list[Tensor]]] = {group: [] for group in groups}
+    rows, columns = _ranges(len(first.batches), blocks), _ranges(len((second or first).batches), blocks)
+    for i, row in enumerate(rows):
+        left = first.sweep(groups, row)
+        lines: dict[Group, list[Tensor]] = {group: [] for group in groups}
+        for j, column in enumerate(columns):
+            if second is None and j < i:
+                for group in groups:
+                    lines[group].append(_transposed(parts[group][j][i], trace))
+                continue
+            right = left if second is None and j == i else (second or first).sweep(groups, column)
+            for group in groups:
+                lines[group].append(_block(left[group], right[group], trace))
+        for group in groups:
+            parts[group].append(lines[group])
+    return [(group, _assembled(parts.pop(group), trace)) for group in groups]
+
+
+def _block(left: list[OuterSum], right: list[OuterSum], trace: bool) -> Tensor:
+    """Kernel between two lists of pieces; the symmetric half is computed once when they are the same list."""
+    require_memory(
+        _cells(left, right, trace) * left[0].left.element_size(),
+        "This kernel",
+        "outputs='trace' or one output, fewer examples, or representation=FMatImplicit need less.",
+    )
+    memory = memory_budget() / 4
+    lines: list[list[Tensor]] = []
+    for i, one in enumerate(left):
+        line = []
+        for j, two in enumerate(right):
+            if left is right and j < i:
+                line.append(_transposed(lines[j][i], trace))
+            else:
+                line.append(gram(one, two, trace, memory=memory))
+        lines.append(line)
+    return _assembled(lines, trace)
+
+
+def _cells(left: list[OuterSum], right: list[OuterSum], trace: bool) -> int:
+    outputs = 1 if trace else left[0].outputs * right[0].outputs
+    return outputs * sum(one.examples for one in left) * sum(two.examples for two in right)
+
+
+def _transposed(block: Tensor, trace: bool) -> Tensor:
+    return block.t() if trace else block.permute(2, 3, 0, 1)
+
+
+def _assembled(lines: list[list[Tensor]], trace: bool) -> Tensor:
+    if len(lines) == 1 and len(lines[0]) == 1:
+        return lines[0][0]
+    rows_axis, columns_axis = (0, 1) if trace else (1, 3)
+    return torch.cat([torch.cat(line, columns_axis) for line in lines], rows_axis)
+
+
+def _ranges(count: int, blocks: int) -> list[range]:
+    blocks = min(blocks, count)
+    return [range(count * i // blocks, count * (i + 1) // blocks) for i in range(blocks)]
+
+
+def _joined(pieces: list[OuterSum]) -> list[OuterSum]:
+    if len(pieces) == 1:
+        return pieces
+    joined = pieces[0].join_examples(pieces[1:])
+    return pieces if joined is None else [joined]

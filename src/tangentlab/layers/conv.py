@@ -6,7 +6,7 @@ the padded input until something needs them in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import torch
@@ -70,7 +70,7 @@ class ConvSum(OuterSum):
         """(groups, rows, columns) of the weight."""
         module = self.module
         columns = module.in_channels // module.groups * prod(module.kernel_size)
-        return module.groups, module.out_channels // module.groups, columns
+        return module.groups, self.grads.shape[2] // module.groups, columns
 
     @property
     def outputs(self) -> int:
@@ -80,6 +80,20 @@ class ConvSum(OuterSum):
     def take_examples(self, start: int, stop: int) -> OuterSum:
         """The same for examples start..stop only."""
         return ConvSum(self.module, self._right[start:stop], self.grads[:, start:stop], self.bias)
+
+    def take_rows(self, start: int, stop: int) -> OuterSum:
+        """Only some output channels of every group, without the bias."""
+        groups, rows, _ = self.matrix_shape
+        grads = self.grads.unflatten(2, (groups, rows))[:, :, :, start:stop].flatten(2, 3)
+        return ConvSum(self.module, self._right, grads, bias=False)
+
+    def join_examples(self, others: Sequence[OuterSum]) -> OuterSum | None:
+        """One object for the examples of several batches, or None when their positions differ."""
+        every = [self, *(other for other in others if isinstance(other, ConvSum))]
+        if len(every) <= len(others) or len({tuple(one._right.shape[1:]) for one in every}) > 1:
+            return None
+        padded, grads = torch.cat([one._right for one in every]), torch.cat([one.grads for one in every], 1)
+        return ConvSum(self.module, padded, grads, self.bias)
 
     def example_chunks(self) -> Iterator[tuple[slice, Tensor]]:
         """(examples, their patches (n, groups, columns, T)) in chunks that stay in the processor's cache."""

@@ -92,31 +92,47 @@ def cheapest(costs: list[GramCost], rate: Callable[[GramCost], float] = lambda c
     return min(costs, key=rate)
 
 
-def gram(first: OuterSum, second: OuterSum, trace: bool = False, route: str | None = None) -> Tensor:
-    """(K, N, L, M) for one parameter group, or (N, M) summed over outputs. `second is first` is computed half."""
-    if route is None:
-        plain = first.gradients == second.gradients != "both"
-        explicit = first.is_explicit and second.is_explicit
-        sizes = GramSizes.of(first, second)
-        same = first.positions == second.positions
-        costs = gram_costs(sizes, trace, explicit, kronecker=plain and same)
-        route = cheapest(costs).route
-    contraction = {"rows": _rows, "product": _product, "positions": _positions}[route]
-    return contraction(first, second, trace)
+def gram_options(first: OuterSum, second: OuterSum, trace: bool) -> list[GramCost]:
+    """Costs of the routes that this pair allows."""
+    one_sided = first.gradients == second.gradients != "both" and first.positions == second.positions
+    explicit = first.is_explicit and second.is_explicit
+    return gram_costs(GramSizes.of(first, second), trace, explicit, kronecker=one_sided)
 
 
-def _rows(first: OuterSum, second: OuterSum, trace: bool) -> Tensor:
-    """Per-example gradients of this layer only; weight and bias apart, so that nothing is copied together."""
+def gram(
+    first: OuterSum, second: OuterSum, trace: bool = False, route: str | None = None, memory: float = float("inf")
+) -> Tensor:
+    """(K, N, L, M) for one parameter group, or (N, M) summed over outputs. `second is first` is computed half.
+
+    route: None for the cheapest; memory: bytes that the rows of the layer may take at once.
+    """
+    chosen = route or cheapest(gram_options(first, second, trace)).route
+    if chosen == "rows":
+        return _rows(first, second, trace, memory)
+    return (_product if chosen == "product" else _positions)(first, second, trace)
+
+
+def _rows(first: OuterSum, second: OuterSum, trace: bool, memory: float) -> Tensor:
+    """Per-example gradients of this layer only, some of its rows at a time when they would not fit."""
+    groups, rows, columns = first.matrix_shape
+    examples = first.examples + (0 if second is first else second.examples)
+    per_row = max(first.outputs * examples * groups * columns * first.left.element_size(), 1)
+    step = int(max(1, min(rows, memory // per_row)))
     total: Tensor | None = None
-    parts: list[Callable[[OuterSum], Tensor]] = [lambda one: one.weight_rows().flatten(2)]
-    if first.bias:
-        parts.append(lambda one: one.left.sum(3).flatten(2))
-    for part in parts:
-        one = part(first).expand(first.outputs, -1, -1)
-        two = one if second is first else part(second).expand(second.outputs, -1, -1)
-        value = _contract(one, two, trace)
+    for start in range(0, rows, step):
+        stop = min(start + step, rows)
+        one = (first if step == rows else first.take_rows(start, stop)).weight_rows().flatten(2)
+        if second is first:
+            two = one
+        else:
+            two = (second if step == rows else second.take_rows(start, stop)).weight_rows().flatten(2)
+            two = two.expand(second.outputs, -1, -1)
+        value = _contract(one.expand(first.outputs, -1, -1) if two is not one else one, two, trace)
         total = value if total is None else total.add_(value)
     assert total is not None
+    if first.bias:
+        one = first.left.sum(3).flatten(2)
+        total = total.add_(_contract(one, one if second is first else second.left.sum(3).flatten(2), trace))
     return total
 
 

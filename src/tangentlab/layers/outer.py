@@ -78,6 +78,10 @@ class OuterSum:
         groups, rows, columns = self.matrix_shape
         return groups * rows * (columns + self.bias)
 
+    def nbytes(self) -> int:
+        """Memory of the factors as they are held (patches of a convolution are not)."""
+        return sum(side.numel() * side.element_size() for side in (self._left, self._right))
+
     @property
     def is_explicit(self) -> bool:
         """True when the rows are already there (one term, times 1)."""
@@ -101,6 +105,18 @@ class OuterSum:
     def take_examples(self, start: int, stop: int) -> OuterSum:
         """The same for examples start..stop only."""
         sides = self.left[:, start:stop], self.right[:, start:stop]
+        return OuterSum(*sides, bias=self.bias, gradients=self.gradients, kronecker=self.kronecker)
+
+    def take_rows(self, start: int, stop: int) -> OuterSum:
+        """Only rows start..stop of the weight (of every group), without the bias."""
+        return OuterSum(self.left[..., start:stop], self.right, gradients=self.gradients, kronecker=self.kronecker)
+
+    def join_examples(self, others: Sequence[OuterSum]) -> OuterSum | None:
+        """One object for the examples of several batches, or None when their positions differ."""
+        every = [self, *others]
+        if len({(one.left.shape[3], one.gradients) for one in every}) > 1:
+            return None
+        sides = [torch.cat([getattr(one, side) for one in every], 1) for side in ("left", "right")]
         return OuterSum(*sides, bias=self.bias, gradients=self.gradients, kronecker=self.kronecker)
 
     def weight_rows(self) -> Tensor:

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
+from tangentlab.engine.network import require_finite
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
+from tangentlab.objects.matrix_free import Eigenpairs
 from tangentlab.objects.pmat.base import PMat, check_damping
 from tangentlab.objects.pmat.block import Block
 from tangentlab.objects.pvector import PVector
@@ -79,15 +81,48 @@ class BlockwisePMat(PMat):
         return self._per_block(flat, lambda block, x: block.product(x))
 
     def _solve(self, flat: Tensor, damping: float) -> Tensor:
-        self.prepare_spectra()
+        self.prepare_solves()
         return self._per_block(flat, lambda block, x: block.solve(x, damping))
 
     def _inverse_root(self, flat: Tensor, damping: float) -> Tensor:
         self.prepare_spectra()
-        return self._per_block(flat, lambda block, x: block.spectrum.inverse_root(x, damping))
+        return self._per_block(flat, lambda block, x: block.inverse_root(x, damping))
 
     def prepare_spectra(self) -> None:
-        """Hook: compute all eigendecompositions that solves will need, side by side."""
+        """Hook: compute all eigendecompositions that will be needed, side by side."""
+
+    def prepare_solves(self) -> None:
+        """Hook: what solves need, by default the spectra."""
+        self.prepare_spectra()
+
+    def _into_basis(self, flat: Tensor) -> Tensor:
+        self.prepare_spectra()
+
+        def into(block: Block, x: Tensor) -> Tensor:
+            return torch.nn.functional.pad(block.spectrum.into(x), (0, block.spectrum.complement))
+
+        return self._per_block(flat, into)
+
+    def _out_of_basis(self, flat: Tensor) -> Tensor:
+        self.prepare_spectra()
+        return self._per_block(flat, lambda b, x: b.spectrum.back(x[..., : x.shape[-1] - b.spectrum.complement]))
+
+    def diag_in_eigenbasis(self) -> PVector:
+        """The eigenvalues, in the order of the coordinates of `project_to_diag`."""
+        self.prepare_spectra()
+        like = self._example().new_empty(self.layout.numel)
+        parts = ((names, block.spectrum.eigenvalues()) for names, block in self.blocks.items())
+        return PVector(self.layout, self._assemble(parts, like))
+
+    def top_eigenpairs(self, k: int = 10, *, which: str = "top", **options: Any) -> Eigenpairs[PVector]:
+        """The k largest (smallest, largest in magnitude) eigenpairs, sorted over all blocks; exact, from their spectra."""
+        values = self.diag_in_eigenbasis().flat
+        order = {"top": -values, "bottom": values, "magnitude": -values.abs()}[which].argsort(stable=True)[:k]
+        units = torch.zeros(len(order), self.dim, dtype=values.dtype, device=values.device)
+        units[torch.arange(len(order)), order] = 1
+        vectors = self._out_of_basis(units)
+        residuals = (self._product(vectors) - values[order, None] * vectors).norm(dim=1)
+        return Eigenpairs(values[order], PVector(self.layout, vectors), residuals, 0, True, "spectra of the blocks")
 
     def trace(self) -> Tensor:
         """Sum over blocks."""
@@ -111,7 +146,7 @@ class BlockwisePMat(PMat):
         """log det(F + damping I)."""
         self.prepare_spectra()
         value = check_damping(damping, regul)
-        return torch.stack([block.spectrum.logdet(value) for block in self.blocks.values()]).sum()
+        return torch.stack([block.logdet(value) for block in self.blocks.values()]).sum()
 
     def pow(self, exponent: float) -> PMat:
         """F^exponent, block by block."""
@@ -129,12 +164,48 @@ class BlockwisePMat(PMat):
         return self._with_blocks({names: block.scaled(factor) for names, block in self.blocks.items()})
 
     def plus(self, other: PMat) -> PMat:
-        """Blockwise where both have the same blocks of the same kind, else a lazy sum."""
+        """Blockwise where every block of `other` fits into one of this matrix, else a lazy sum."""
+        found = self._paired(other, lambda mine, its: mine.plus(its))
+        return found if found is not None else super().plus(other)
+
+    def mm(self, other: PMat) -> Any:
+        """F G: blockwise where the blocks commute, else the map v -> F (G v)."""
+        self._require_same_parameters(other)
+        found = self._paired(other, lambda mine, its: mine.times(its))
+        return found if found is not None else super().mm(other)
+
+    def inner(self, other: PMat) -> Tensor:
+        """<F, G>, block by block where both have the same blocks."""
+        self._require_same_parameters(other)
         if isinstance(other, BlockwisePMat) and set(other.blocks) == set(self.blocks):
-            sums = {names: block.plus(other.blocks[names]) for names, block in self.blocks.items()}
-            if all(block is not None for block in sums.values()):
-                return self._with_blocks(sums)  # type: ignore[arg-type]
-        return super().plus(other)
+            return torch.stack([block.inner(other.blocks[names]) for names, block in self.blocks.items()]).sum()
+        return super().inner(other)
+
+    def _paired(self, other: PMat, combine: Callable[[Block, Block], Block | None]) -> PMat | None:
+        """Combine block with block; None when the blocks differ or no kind of block can hold the result."""
+        if not isinstance(other, BlockwisePMat):
+            return None
+        blocks = {}
+        for names, block in self.blocks.items():
+            partner = other.block_on(names)
+            result = combine(block, partner) if partner is not None else None
+            if result is None:
+                return None
+            blocks[names] = result
+        return self._with_blocks(blocks)
+
+    def block_on(self, names: Names) -> Block | None:
+        """The block on exactly these parameters, in this order, if this matrix is zero between them and the others."""
+        return self.blocks.get(names)
+
+    def less_outer(self, v: PVector) -> PMat:
+        """F - v v^T, or the part of it that the blocks store; with blocks that store none (Kronecker) a lazy difference."""
+        from tangentlab.objects.pmat.lowrank import PMatLowRank
+
+        blocks = {n: block.less_outer(self._take(v.flat, n)) for n, block in self.blocks.items()}
+        if any(block is None for block in blocks.values()):
+            return super().plus(PMatLowRank.from_factors(self.layout, v.flat[None], weights=[-1.0]))
+        return self._with_blocks(blocks)  # type: ignore[arg-type]
 
     def _with_blocks(self, blocks: dict[Names, Block]) -> PMat:
         """A matrix of the class that these blocks make: this one if the kinds are unchanged."""
@@ -165,7 +236,11 @@ def accumulate(
         for groups, builder in builders.values():
             builder.add([chunk.factors[group] for group in groups], chunk.first)
         examples += chunk.examples * chunk.first
-    return {names: builder.finish(examples) for names, (_, builder) in builders.items()}, examples
+    blocks = {names: builder.finish(examples) for names, (_, builder) in builders.items()}
+    for names, block in blocks.items():
+        for tensor in block.tensors():
+            require_finite(tensor, f"The gradients or inputs of {', '.join(names)}")
+    return blocks, examples
 
 
 def groups_by_layer(layout: LayerCollection, groups: Iterable[Group]) -> dict[Names, tuple[Group, ...]]:
