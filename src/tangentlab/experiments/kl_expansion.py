@@ -251,7 +251,7 @@ class KLExpansion(Experiment):
             remainder = [np.sqrt(((kl[s] - quadratic[s]) ** 2).mean()) for s in x]
             right.loglog(x, remainder, "o-", markersize=3.5, linewidth=1.2, color=color, label=LABELS[key])
         guide = np.array(sorted(_by_step(table, "kl")))
-        right.loglog(guide, 30 * guide**3, "--", color="#808793", linewidth=1, label="third order")
+        right.loglog(guide, guide**3, "--", color="#808793", linewidth=1, label="third order")
         label(left, "length of the step δw", quantity("KL divergence", "nats"), "dots: KL, lines: ½ δwᵀFδw")
         label(right, "length of the step δw", quantity("remainder", "nats"), "their difference")
         legend_beside(right)
@@ -268,16 +268,15 @@ class KLExpansion(Experiment):
             error = {s: np.abs(v) for s, v in _by_step(rows, "kl", "quadratic").items()}
             x = np.array(sorted(error))
             axes.loglog(x, [np.median(error[s]) for s in x], color=color, label=LABELS[key])
-            axes.fill_between(
-                x, [error[s].min() for s in x], [error[s].max() for s in x], color=color, alpha=0.12, lw=0
-            )
+            low, high = np.array([np.quantile(error[s], (0.25, 0.75)) for s in x]).T
+            axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
         label(axes, "length of the step δw", "relative error of ½ δwᵀFδw")
         legend_beside(axes)
         yield Picture(
             "relative-error",
             figure,
             "How good the quadratic form is as an estimate of the divergence: median over directions and seeds, with "
-            "the range of all of them as a band.",
+            "the middle half of them as a band.",
         )
 
 

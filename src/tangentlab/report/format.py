@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 STATUSES = ("held", "mixed", "not held", "not tested", "missing")
@@ -53,3 +54,9 @@ def plain_text(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value)
+
+
+def chapter_order(chapter: str) -> tuple[int, str]:
+    """Sorts chapters by the number that their title begins with."""
+    digits = re.match(r"\d+", chapter)
+    return (int(digits.group()) if digits else 10**6, chapter)

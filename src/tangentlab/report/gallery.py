@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tangentlab.files import write_atomically
+from tangentlab.report.format import chapter_order
 from tangentlab.report.page import count_statuses, environment, figures_of
 from tangentlab.report.summary import read_summary
 
@@ -19,8 +20,8 @@ def write_gallery(folders: Iterable[Path], target: Path) -> int:
     ``folders`` are ordered from old to new; of one experiment the last complete run counts, or the last one at all.
     """
     cards = [_card(folder, summary, target) for folder, summary in newest(folders)]
-    chapters = sorted({card["chapter"] for card in cards}, key=_chapter_order)
-    cards.sort(key=lambda card: (_chapter_order(card["chapter"]), card["run"]["title"]))
+    chapters = sorted({card["chapter"] for card in cards}, key=chapter_order)
+    cards.sort(key=lambda card: (chapter_order(card["chapter"]), card["run"]["title"]))
     for position, card in enumerate(cards):
         figures = figures_of(card["folder"], f"card-{position}")
         card["thumbnail"] = figures[0]["svg"] if figures else None
@@ -54,11 +55,6 @@ def _card(folder: Path, summary: dict[str, Any], target: Path) -> dict[str, Any]
         "question": first_sentence,
         "counts": count_statuses(summary),
     }
-
-
-def _chapter_order(chapter: str) -> tuple[int, str]:
-    digits = re.match(r"\d+", chapter)
-    return (int(digits.group()) if digits else 10**6, chapter)
 
 
 def _totals(cards: list[dict[str, Any]]) -> list[tuple[str, int]]:

@@ -1,0 +1,111 @@
+"""A run killed without warning, at several moments, ends with the numbers of one that was left alone."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tangentlab.experiments import Results
+from tangentlab.experiments.bench.compare import compare_runs
+from tangentlab.experiments.bench.folder import RunFolder, runs_below
+from tangentlab.experiments.bench.rows import read_rows
+from tangentlab.experiments.bench.runner import Outcome
+
+Command = Callable[..., subprocess.Popen[str]]
+SETTINGS = ("toy-training", "--scale", "smoke", "--seeds", "2", "--set", "delay=0.02")
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the moment did not come"
+        assert process.poll() is None, f"ended before the moment: {process.communicate()[0]}"
+        time.sleep(0.005)
+
+
+def rows_of(parent: Path) -> list[dict]:
+    folders = runs_below(parent)
+    return read_rows(folders[-1].metrics_file) if folders else []
+
+
+def the_only_run(parent: Path) -> RunFolder:
+    (folder,) = runs_below(parent)
+    return folder
+
+
+def test_a_run_killed_again_and_again_resumes_to_the_same_metrics(
+    command: Command, bench: Callable[..., Outcome], tmp_path: Path
+):
+    runs = tmp_path / "killed"
+    moments: dict[str, Callable[[], bool]] = {
+        "in the first training": lambda: len(rows_of(runs)) >= 9,
+        "in the stage between": lambda: any(row["table"] == "between" for row in rows_of(runs)),
+        "in the second training": lambda: any(row.get("training") == "second" for row in rows_of(runs)),
+        "while it draws": lambda: sum(row["table"] == "end" for row in rows_of(runs)) == 2,
+    }
+    for name, moment in moments.items():
+        process = command("run", *SETTINGS, "--set", "draw_delay=1", "--out", str(runs), "--resume")
+        wait_for(moment, process)
+        # the parent alone: its workers must notice, and must not write beside those of the next start
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, name
+        assert not (the_only_run(runs).claims_file).exists(), name
+    process = command("run", *SETTINGS, "--set", "draw_delay=1", "--out", str(runs), "--resume")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    reference = bench("toy-training", seeds=2, delay=0.0)
+    comparison = compare_runs(the_only_run(runs), reference.folder)
+    assert comparison.identical and comparison.rows > 50
+    assert (Results(the_only_run(runs)).arrays("weights") == Results(reference.folder).arrays("weights")).all()
+
+
+def test_ctrl_c_leaves_a_valid_partial_run_that_goes_on(
+    command: Command, bench: Callable[..., Outcome], tmp_path: Path
+):
+    runs = tmp_path / "interrupted"
+    process = command("run", *SETTINGS, "--out", str(runs))
+    wait_for(lambda: len(rows_of(runs)) >= 12, process)
+    os.kill(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "--resume" in output
+    folder = the_only_run(runs)
+    assert folder.report_file.exists() and "A partial run" in folder.report_file.read_text()
+    assert not Results(folder).complete and list((folder.path / "seeds").rglob("*.pt"))
+    process = command("run", *SETTINGS, "--out", str(runs), "--resume")
+    assert process.wait(timeout=120) == 0
+    assert compare_runs(folder, bench("toy-training", seeds=2, delay=0.0).folder).identical
+
+
+def test_a_second_run_cannot_enter_a_folder_that_is_running(command: Command, tmp_path: Path):
+    runs = tmp_path / "shared"
+    first = command("run", *SETTINGS, "--set", "steps=2000", "--out", str(runs))
+    try:
+        wait_for(lambda: len(rows_of(runs)) >= 2, first)
+        second = command("run", *SETTINGS, "--set", "steps=2000", "--out", str(runs), "--resume")
+        output, _ = second.communicate(timeout=60)
+        assert second.returncode == 2 and "in use by another run" in output
+        assert first.poll() is None
+    finally:
+        first.send_signal(signal.SIGINT)
+        first.wait(timeout=60)
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_moments_of_the_whole_process_group(
+    command: Command, bench: Callable[..., Outcome], tmp_path: Path
+):
+    runs, dice = tmp_path / "killed", random.Random(0)
+    for _ in range(20):
+        process = command("run", *SETTINGS, "--set", "checkpoint_seconds=0.1", "--out", str(runs), "--resume")
+        time.sleep(dice.uniform(0.5, 6))
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    process = command("run", *SETTINGS, "--set", "checkpoint_seconds=0.1", "--out", str(runs), "--resume")
+    assert process.wait(timeout=120) == 0
+    assert compare_runs(the_only_run(runs), bench("toy-training", seeds=2).folder).identical
