@@ -77,19 +77,14 @@ def lanczos(
         generator: source of the starting vectors; the result is a deterministic function of it.
 
     Returns:
-        A `LanczosResult`. Cost: the products, and 4 basis_size dim operations per product; memory at most twice
+        A `LanczosResult`. Cost: the products, and 8 basis_size dim operations per product; memory at most twice
         ``basis_size`` vectors.
     """
     at_least_one(dim=dim, k=k, max_restarts=max_restarts)
     if which not in ("top", "bottom", "magnitude"):
         raise InputError(f"which must be 'top', 'bottom' or 'magnitude', got {which!r}")
     k = min(k, dim)
-    block = min(k, 2) if block_size is None else block_size
-    at_least_one(block_size=block)
-    wanted_size = max(2 * k + 8, 32, k + 2 * block) if basis_size is None else basis_size
-    if wanted_size < k + 2 * block:
-        raise InputError(f"basis_size must be at least k + 2 block_size = {k + 2 * block}, got {wanted_size}")
-    size = -(-wanted_size // block) * block
+    block, size = _sizes(k, block_size, basis_size)
     dtype = dtype or torch.get_default_dtype()
     if size + block > dim:
         result = _by_dense(matvec, dim, k, which, torch.empty(0, dtype=dtype, device=device), 0)
@@ -100,6 +95,16 @@ def lanczos(
     if on_failure == "raise" and not result.converged:
         raise NumericsError(result.message)
     return result
+
+
+def _sizes(k: int, block_size: int | None, basis_size: int | None) -> tuple[int, int]:
+    """Vectors per block, and vectors in the basis as a whole number of blocks."""
+    block = min(k, 2) if block_size is None else block_size
+    at_least_one(block_size=block)
+    wanted = max(2 * k + 8, 32, k + 2 * block) if basis_size is None else basis_size
+    if wanted < k + 2 * block:
+        raise InputError(f"basis_size must be at least k + 2 block_size = {k + 2 * block}, got {wanted}")
+    return block, -(-wanted // block) * block
 
 
 def _by_dense(matvec: Matvec, dim: int, k: int, which: Which, like: Tensor, spent: int) -> LanczosResult:

@@ -63,7 +63,7 @@ def lanczos_quadrature(
         generator: source of randomness.
 
     Returns:
-        A `Quadrature`. Cost: ``probes * steps`` products and ``4 probes steps^2 dim`` operations.
+        A `Quadrature`. Cost: ``probes * steps`` products and ``2 probes steps^2 dim`` operations.
     """
     at_least_one(probes=probes, steps=steps, batch_size=batch_size)
     steps = min(steps, dim)
