@@ -1,0 +1,106 @@
+"""What is computed: the catalogue of jobs, at full size and at a tiny size that only checks values."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+KIND_TITLES = {
+    "ntk": "NTK",
+    "kfac": "KFAC",
+    "ekfac": "EKFAC",
+    "fvp": "10 Fisher-vector products",
+    "diag": "Fisher diagonal",
+    "grads": "per-example gradients",
+    "gradient": "one gradient",
+}
+NET_TITLES = {"mlp": "MLP", "lenet": "LeNet", "resnet18": "ResNet18", "transformer": "transformer"}
+
+PRODUCTS = 10
+GEMM_SIZE = 2048
+
+# Largest relative deviation that still counts as the same value (float32). EKFAC's basis is only defined up to
+# rotations inside nearly equal eigenvalues, so its product with a vector may differ more than its trace.
+TOLERANCE = {"ntk": 1e-4, "kfac": 1e-4, "ekfac": 1e-4, "fvp": 1e-4, "diag": 1e-4, "grads": 1e-4, "gradient": 1e-4}
+LOOSE = {("ekfac", "product"): 3e-2, ("ekfac", "norm"): 1e-2}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work: a kind of object, of a network, on n inputs."""
+
+    name: str
+    kind: str
+    net: str
+    n: int
+    options: dict[str, Any] = field(default_factory=dict)
+    fisher: str = "exact"
+    yardsticks: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """A short line for tables and charts."""
+        if self.kind == "gemm":
+            return f"GEMM {GEMM_SIZE} x {GEMM_SIZE}"
+        outputs = self.options.get("outputs", 10)
+        fisher = {"exact": ", exact Fisher", "sample": ", one-sample Fisher"}[self.fisher]
+        tail = fisher if self.kind in ("kfac", "ekfac") else ""
+        if self.kind == "ntk":
+            tail = f", {outputs} output{'s' * (outputs != 1)}"
+        return f"{KIND_TITLES[self.kind]}, {NET_TITLES[self.net]}, n={self.n}{tail}"
+
+    def message(self) -> dict[str, Any]:
+        """What a worker needs to know, as plain data."""
+        return asdict(self)
+
+
+def _catalogue() -> list[Job]:
+    jobs = [
+        Job("ntk_mlp", "ntk", "mlp", 64, yardsticks=("gemm",)),
+        Job("ntk_lenet", "ntk", "lenet", 16),
+        Job("ntk_resnet18", "ntk", "resnet18", 16, yardsticks=("gemm",)),
+        Job("ntk_resnet18_scalar", "ntk", "resnet18", 64, {"outputs": 1}),
+        Job("ntk_transformer", "ntk", "transformer", 16),
+    ]
+    for kind in ("kfac", "ekfac"):
+        for fisher in ("exact", "sample"):
+            for net, n in (("mlp", 256), ("resnet18", 32)):
+                middle = "_sample" if fisher == "sample" else ""
+                jobs.append(Job(f"{kind}{middle}_{net}", kind, net, n, fisher=fisher, yardsticks=("plain_gradient",)))
+    for net, n in (("mlp", 256), ("resnet18", 32)):
+        jobs.append(Job(f"diag_{net}", "diag", net, n, yardsticks=("plain_gradient",)))
+    for net, n in (("mlp", 64), ("resnet18", 32)):
+        jobs.append(Job(f"grads_{net}", "grads", net, n, yardsticks=("plain_gradient",)))
+    jobs.append(Job("fvp_resnet18", "fvp", "resnet18", 32, yardsticks=("plain_gradient",)))
+    jobs += [Job("gradient_mlp", "gradient", "mlp", 256), Job("gradient_resnet18", "gradient", "resnet18", 32)]
+    jobs.append(Job("gemm", "gemm", "mlp", 1))
+    return jobs
+
+
+JOBS = {job.name: job for job in _catalogue()}
+
+TINY_NETS = {
+    "mlp": {"width": 24, "inputs": 20},
+    "lenet": {},
+    "resnet18": {"width": 4},
+    "transformer": {"width": 16, "layers": 2, "heads": 2, "vocabulary": 30, "tokens": 6},
+}
+TINY_N = {"mlp": 8, "lenet": 3, "resnet18": 4, "transformer": 4}
+
+
+def tiny(job: Job) -> Job:
+    """The same job on a few examples and a narrow network: seconds for all systems, to check values."""
+    outputs = {"outputs": min(job.options.get("outputs", 10), 4)}
+    return replace(job, n=TINY_N[job.net], options={**TINY_NETS[job.net], **outputs})
+
+
+def select(names: str, is_tiny: bool = False) -> list[Job]:
+    """Jobs by comma-separated names or prefixes (`ntk` selects all kernels); `all` is the whole catalogue."""
+    chosen: list[Job] = []
+    for name in [part.strip() for part in names.split(",") if part.strip()]:
+        matches = [job for job in JOBS.values() if name == "all" or job.name == name]
+        matches = matches or [job for job in JOBS.values() if job.name.startswith(f"{name}_")]
+        if not matches:
+            raise ValueError(f"no job {name!r}; there are: {', '.join(JOBS)}")
+        chosen += [job for job in matches if job not in chosen]
+    return [tiny(job) for job in chosen] if is_tiny else chosen

@@ -1,0 +1,95 @@
+"""What the torch workers share: the model and data of a task, parameter vectors, the arrays to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks import fingerprint, nets
+from benchmarks.jobs import PRODUCTS
+from benchmarks.workers.base import Task
+
+
+@dataclass
+class Problem:
+    """A task as torch objects; `drawn` are labels drawn once from the model's own distribution."""
+
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    drawn: Tensor
+
+    @property
+    def n(self) -> int:
+        """Number of examples."""
+        return len(self.x)
+
+    @property
+    def params(self) -> dict[str, Tensor]:
+        """Detached parameters by name, as `torch.func` wants them."""
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+
+
+def problem(task: Task) -> Problem:
+    """Build the task's network and data, with the wanted number of threads."""
+    torch.set_num_threads(task.threads)
+    model = nets.build(task.net, task.options, task.weights)
+    return Problem(model, torch.from_numpy(task.x), torch.from_numpy(task.y), torch.from_numpy(task.drawn))
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Installed versions, torch's among them."""
+    return {package: version(package) for package in ("torch", *packages)}
+
+
+def unflatten(flat: Tensor, like: Iterable[Tensor]) -> list[Tensor]:
+    """Cut a flat vector into tensors of the given shapes, in order."""
+    like = list(like)
+    parts = flat.split([tensor.numel() for tensor in like])
+    return [part.view_as(tensor) for part, tensor in zip(parts, like)]
+
+
+def flatten(parts: Iterable[Tensor]) -> Tensor:
+    """Concatenate tensors into one flat vector."""
+    return torch.cat([part.detach().reshape(-1) for part in parts])
+
+
+def vectors(task: Task) -> list[Tensor]:
+    """The shared parameter vectors of the Fisher-vector products, flat, in the order of the parameters."""
+    return [torch.from_numpy(fingerprint.vector(task.size, seed)) for seed in range(1, PRODUCTS + 1)]
+
+
+def probe(task: Task) -> Tensor:
+    """The shared vector with which Fisher matrices are multiplied to compare them."""
+    return torch.from_numpy(fingerprint.vector(task.size, 1))
+
+
+def kernel_values(kernel: Tensor) -> dict[str, np.ndarray]:
+    """Arrays of a kernel `(outputs, examples, outputs, examples)`."""
+    return {"kernel": kernel.detach().numpy()}
+
+
+def matrix_values(product: Tensor, trace: Tensor | float, norm: Tensor | float) -> dict[str, np.ndarray]:
+    """Arrays of a Fisher matrix: its product with `probe`, its trace and its Frobenius norm."""
+    return {
+        "product": fingerprint.sketch(product.detach().numpy()),
+        "trace": np.array(float(trace)),
+        "norm": np.array(float(norm)),
+    }
+
+
+def vector_values(**flats: Tensor) -> dict[str, np.ndarray]:
+    """Arrays of named long vectors."""
+    return {name: fingerprint.sketch(flat.detach().numpy()) for name, flat in flats.items()}
+
+
+def gradients_values(parts: Sequence[Tensor]) -> dict[str, np.ndarray]:
+    """Arrays of per-example gradients given per parameter, `(examples, *shape)` each."""
+    n = len(parts[0])
+    rows = [fingerprint.sketch(flatten([part[i] for part in parts]).numpy()) for i in range(n)]
+    return {"gradients": np.stack(rows)}
