@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from tangentlab.engine.fallback import loop_rows
-from tangentlab.engine.network import Forward, Network, OutputFunction, grad_mode, untouched
+from tangentlab.engine.network import Forward, Network, OutputFunction, grad_mode
+from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.sweep import Engine
 from tangentlab.errors import NumericsError
 

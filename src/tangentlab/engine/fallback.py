@@ -16,7 +16,8 @@ from torch.func import functional_call, vjp, vmap
 
 from tangentlab.engine.batches import take_examples
 from tangentlab.engine.capture import batched_grad
-from tangentlab.engine.network import Network, untouched
+from tangentlab.engine.network import Network
+from tangentlab.engine.snapshot import untouched
 
 
 def loop_rows(outputs: Tensor, parameters: dict[str, nn.Parameter], cotangents: Tensor, examples: range) -> Tensor:

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tangentlab.engine.fallback import Caller
-from tangentlab.engine.network import Network, grad_mode, untouched
+from tangentlab.engine.network import Network, grad_mode
+from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import ModelError
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tangentlab.engine.batches import call_model
 from tangentlab.engine.layout import LayerCollection
+from tangentlab.engine.snapshot import untouched as untouched
 from tangentlab.errors import InputError, ModelError, NumericsError
 from tangentlab.layers.norm import is_stochastic, mixes_examples
 
@@ -43,7 +44,7 @@ class Network:
         if not isinstance(model, nn.Module):
             raise InputError(f"A torch.nn.Module is expected as the model, got {type(model).__name__}.")
         layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
-        layout.parameters(model)
+        _require_trainable(layout.parameters(model))
         refuse_modes(model)
         return cls(model, layout, forward, function)
 
@@ -52,7 +53,8 @@ class Network:
         return self.layout.parameters(self.model)
 
     def __call__(self, batch: Any) -> Tensor:
-        """Outputs (N, ...) on a batch, with a graph. The model's buffers are left as they were."""
+        """Outputs (N, ...) on a batch, with a graph where gradients are on."""
+        refuse_modes(self.model)
         output = self.forward(self.model, batch) if self.forward else call_model(self.model, batch)
         if self.function is not None:
             output = self.function(output, batch)
@@ -64,6 +66,10 @@ class Network:
         if not output.is_floating_point():
             raise InputError(
                 f"The output has dtype {output.dtype}; only real floating-point outputs have a Jacobian here."
+            )
+        if output.numel() == 0:
+            raise InputError(
+                f"The output is empty, of shape {tuple(output.shape)}: a batch needs at least one example."
             )
         return output[:, None] if output.ndim == 1 else output
 
@@ -80,8 +86,18 @@ def _main_tensor(output: Any) -> Tensor:
     )
 
 
+def _require_trainable(parameters: dict[str, nn.Parameter]) -> None:
+    if not parameters:
+        raise InputError("The selection of parameters is empty: layers= must name at least one.")
+    for name, parameter in parameters.items():
+        if not parameter.requires_grad:
+            raise InputError(f"Parameter {name!r} is frozen (requires_grad=False): unfreeze it or select without it.")
+        if parameter.is_complex():
+            raise InputError(f"Parameter {name!r} is complex: only real parameters have a Jacobian here.")
+
+
 def refuse_modes(model: nn.Module) -> None:
-    """Train-mode batch norm and active dropout make outputs depend on other examples or on chance."""
+    """Layers that make outputs depend on other examples or on chance, or gradients on the counts of a batch."""
     for name, module in model.named_modules():
         if mixes_examples(module):
             raise ModelError(
@@ -90,6 +106,13 @@ def refuse_modes(model: nn.Module) -> None:
             )
         if is_stochastic(module):
             raise ModelError(f"{type(module).__name__} {name!r} is random in train mode: call model.eval() first.")
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (module.max_norm or module.scale_grad_by_freq):
+            option = "max_norm" if module.max_norm else "scale_grad_by_freq"
+            what = "rewrites its weight in every forward" if module.max_norm else "divides gradients by batch counts"
+            raise ModelError(
+                f"{type(module).__name__} {name!r} {what} ({option}), so its derivative is not that of one example: "
+                f"set module.{option} = {None if module.max_norm else False} first."
+            )
 
 
 @contextmanager
@@ -99,21 +122,6 @@ def grad_mode() -> Iterator[None]:
         raise ModelError("Derivatives cannot be taken inside torch.inference_mode(): leave it, or use torch.no_grad().")
     with torch.enable_grad():
         yield
-
-
-@contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Leave the model's buffers and the random state exactly as they were, also after an exception."""
-    buffers = [(buffer, buffer._version, buffer.detach().clone()) for buffer in model.buffers()]
-    state = torch.get_rng_state()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(state)
-        with torch.no_grad():
-            for buffer, version, value in buffers:
-                if buffer._version != version:
-                    buffer.copy_(value)
 
 
 def require_finite(tensor: Tensor, what: str) -> None:

@@ -17,7 +17,8 @@ from tangentlab.engine.batches import take_examples
 from tangentlab.engine.capture import Call, Captured, capture, output_gradients
 from tangentlab.engine.graph import GraphFacts, read_graph
 from tangentlab.engine.groups import Group, Site
-from tangentlab.engine.network import Network, untouched
+from tangentlab.engine.network import Network
+from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import ModelError
 from tangentlab.layers.conv import expected_ndim
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from tangentlab.engine.capture import capture, output_gradients
 from tangentlab.engine.fallback import fallback_rows
 from tangentlab.engine.groups import Group, parameter_groups
-from tangentlab.engine.network import Network, untouched
+from tangentlab.engine.network import Network
 from tangentlab.engine.routes import WHOLE, Route, Router, Use
+from tangentlab.engine.snapshot import untouched
 from tangentlab.layers import OuterSum, concatenate
 
 
