@@ -6,7 +6,10 @@ from tangentlab.objects.pmat.diag import PMatDiag, PMatEye
 from tangentlab.objects.pmat.ekfac import PMatEKFAC
 from tangentlab.objects.pmat.implicit import PMatImplicit
 from tangentlab.objects.pmat.kfac import PMatKFAC
+from tangentlab.objects.pmat.lowrank import PMatLowRank
 from tangentlab.objects.pmat.mixed import PMatMixed
+from tangentlab.objects.pmat.product import PMatProduct
+from tangentlab.objects.pmat.quasidiag import PMatQuasiDiag
 from tangentlab.objects.pmat.sum import PMatSum
 
 __all__ = [
@@ -18,7 +21,10 @@ __all__ = [
     "PMatEye",
     "PMatImplicit",
     "PMatKFAC",
+    "PMatLowRank",
     "PMatMixed",
+    "PMatProduct",
+    "PMatQuasiDiag",
     "PMatSum",
     "Representation",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -11,18 +11,23 @@ from torch import Tensor
 
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.memory import human_bytes, require_memory
-from tangentlab.errors import InputError, SolveError
-from tangentlab.linalg import CGReport, conjugate_gradients, safe_eigh, sym_pow
+from tangentlab.errors import InputError, SolveError, StructureError
+from tangentlab.linalg import safe_eigh, sym_pow
+from tangentlab.linalg.krylov_function import KRYLOV_STEPS, krylov_function
+from tangentlab.objects.matrix_free import MatrixFree, check_damping
+from tangentlab.objects.pmat.block import Spectrum, require_positive
 from tangentlab.objects.pvector import PVector
 
 if TYPE_CHECKING:
+    from tangentlab.engine.hessian import LossHessian
     from tangentlab.engine.rows import Rows
+    from tangentlab.objects.pmat.product import PMatProduct
 
 Vector = TypeVar("Vector", bound=Any)
 Scalar = int | float | Tensor
 
 
-class PMat(ABC):
+class PMat(MatrixFree):
     """A symmetric d x d matrix on the parameters of a layout: PVector -> PVector.
 
     Products and solves take a PVector (or a batch of them, or a PushForward, whose rows are the right-hand sides). A new
@@ -46,6 +51,19 @@ class PMat(ABC):
     def with_options(cls, **options: Any) -> Representation:
         """This representation with options of its `from_rows`, to be passed as `representation=`."""
         return Representation(cls, options)
+
+    @classmethod
+    def from_dense(cls, layout: LayerCollection, matrix: Tensor, **facts: Any) -> PMat:
+        """The nearest matrix of this kind to a ready one, (d, d) in flat order."""
+        raise StructureError(f"{cls.__name__} cannot be made from a matrix alone: it needs a model and data, or terms.")
+
+    @classmethod
+    def from_hessian(cls, hessian: LossHessian, **options: Any) -> PMat:
+        """Build from second derivatives of a loss, see `tangentlab.Hessian`."""
+        raise StructureError(
+            f"{cls.__name__} stores second moments and cannot hold a Hessian, which may be indefinite: use PMatImplicit, "
+            "PMatDense, PMatBlockDiag, PMatDiag, PMatKFAC, PMatKronSum or PMatLowRank.with_options(rank=...), or GGN(...)."
+        )
 
     @abstractmethod
     def _product(self, flat: Tensor) -> Tensor:
@@ -78,43 +96,36 @@ class PMat(ABC):
             raise SolveError(f"{type(self).__name__} has no spectrum at hand for a pseudo-inverse: give a damping > 0.")
         return self.solve_cg(flat, damping)[0]
 
-    def solve_cg(
-        self,
-        v: Vector,
-        damping: float,
-        *,
-        preconditioner: PMat | None = None,
-        rtol: float | None = None,
-        max_iterations: int | None = None,
-        on_failure: str = "raise",
-    ) -> tuple[Vector, CGReport]:
-        """(F + damping I)^-1 v by conjugate gradients on products alone, with a convergence report.
+    def mm(self, other: PMat) -> PMat | PMatProduct:
+        """F G. Also written `F @ G`.
 
-        preconditioner: any other PMat of the same parameters; its damped inverse is applied in every iteration.
+        A product of symmetric matrices is symmetric only if they commute: then it is a PMat of the tightest class
+        (diagonals, one eigenbasis), else the map v -> F (G v).
         """
-        damping = check_damping(damping, None)
-        reports = []
+        from tangentlab.objects.pmat.product import PMatProduct
 
-        def precondition(x: Tensor) -> Tensor:
-            assert preconditioner is not None
-            return preconditioner._solve(x, damping)
+        self._require_same_parameters(other)
+        return PMatProduct([self, other])
 
-        def run(flat: Tensor) -> Tensor:
-            solution, report = conjugate_gradients(
-                lambda x: self._product(x) + damping * x,
-                flat,
-                preconditioner=precondition if preconditioner is not None else None,
-                rtol=rtol,
-                max_iterations=max_iterations,
-                on_failure=on_failure,  # type: ignore[arg-type]
-            )
-            reports.append(report)
-            return solution
+    def __matmul__(self, v: Any) -> Any:
+        return self.mm(v) if isinstance(v, PMat) else self.mv(v)
 
-        return self._on_vectors(v, run), reports[0]
+    def inner(self, other: PMat) -> Tensor:
+        """Frobenius inner product <F, G> = tr(F G)."""
+        self._require_same_parameters(other)
+        return (self.to_dense() * other.to_dense()).sum()
 
-    def __matmul__(self, v: Vector) -> Vector:
-        return self.mv(v)
+    def _require_same_parameters(self, other: PMat) -> None:
+        if other.layout != self.layout:
+            raise InputError(f"These matrices belong to different parameters: {self.layout!r} and {other.layout!r}.")
+
+    @property
+    def dim(self) -> int:
+        """d, the number of parameters."""
+        return self.layout.numel
+
+    def _as_vectors(self, flat: Tensor) -> PVector:
+        return PVector(self.layout, flat)
 
     def _on_vectors(self, v: Vector, function: Any) -> Vector:
         """Apply a function of rows (B, d) to a PVector, a PushForward or a tensor (..., d)."""
@@ -159,7 +170,7 @@ class PMat(ABC):
 
     def logdet(self, damping: float | None = None, *, regul: float | None = None) -> Tensor:
         """log det(F + damping I); -inf for a singular matrix without damping."""
-        return self.eigvalsh().clamp_min(0).add(check_damping(damping, regul)).log().sum()
+        return require_positive(self.eigvalsh(), check_damping(damping, regul)).log().sum()
 
     def sample(
         self, damping: float, *, samples: int | None = None, generator: torch.Generator | None = None
@@ -174,9 +185,37 @@ class PMat(ABC):
         return PVector(self.layout, flat if samples is not None else flat[0])
 
     def _inverse_root(self, flat: Tensor, damping: float) -> Tensor:
-        """A root R of (F + damping I)^-1 applied to rows, R R^T = (F + damping I)^-1."""
-        values, vectors = safe_eigh(self.to_dense())
-        return (flat * (values.clamp_min(0) + damping).rsqrt()) @ vectors.t()
+        """A root R of (F + damping I)^-1 applied to rows, R R^T = (F + damping I)^-1: by products where they are few."""
+        if len(flat) * KRYLOV_STEPS >= self.dim:
+            return self._dense_spectrum().inverse_root(flat, damping)
+        return krylov_function(self._product, flat, lambda values: require_positive(values, damping).rsqrt())
+
+    def _dense_spectrum(self) -> Spectrum:
+        """Eigendecomposition of the matrix written out."""
+        return Spectrum.of_basis(*safe_eigh(self.to_dense()))
+
+    # ------------------------------------------------------------------ eigenbasis
+
+    def project_to_diag(self, v: Vector) -> Vector:
+        """Coordinates of v in the eigenbasis, Q^T v; F v = project_from_diag(diag_in_eigenbasis() * coordinates).
+
+        A thin basis (PMatLowRank) fills the first places, and the part of v outside of it is dropped.
+        """
+        return self._on_vectors(v, self._into_basis)
+
+    def project_from_diag(self, coordinates: Vector) -> Vector:
+        """The vector with these coordinates in the eigenbasis, Q c."""
+        return self._on_vectors(coordinates, self._out_of_basis)
+
+    def diag_in_eigenbasis(self) -> PVector:
+        """The eigenvalues, in the order of the coordinates of `project_to_diag`."""
+        return PVector(self.layout, self._dense_spectrum().values)
+
+    def _into_basis(self, flat: Tensor) -> Tensor:
+        return self._dense_spectrum().into(flat)
+
+    def _out_of_basis(self, flat: Tensor) -> Tensor:
+        return self._dense_spectrum().back(flat)
 
     def pow(self, exponent: float) -> PMat:
         """F^exponent; null modes stay null for every exponent, so -1 is the pseudo-inverse."""
@@ -211,8 +250,7 @@ class PMat(ABC):
     def __add__(self, other: PMat) -> PMat:
         if not isinstance(other, PMat):
             return NotImplemented
-        if other.layout != self.layout:
-            raise InputError(f"These matrices belong to different parameters: {self.layout!r} and {other.layout!r}.")
+        self._require_same_parameters(other)
         return self.plus(other)
 
     def __sub__(self, other: PMat) -> PMat:
@@ -277,13 +315,9 @@ class Representation:
         """Build with the options."""
         return self.kind.from_rows(rows, **self.options)
 
+    def from_hessian(self, hessian: LossHessian) -> PMat:
+        """Build with the options."""
+        return self.kind.from_hessian(hessian, **self.options)
+
     def __repr__(self) -> str:
         return f"{self.kind.__name__}.with_options({', '.join(f'{k}={v!r}' for k, v in self.options.items())})"
-
-
-def check_damping(damping: float | None, regul: float | None) -> float:
-    """One value from damping= and its other name regul=; it may not be negative."""
-    value = damping if damping is not None else regul if regul is not None else 0.0
-    if not float(value) >= 0:
-        raise InputError(f"The damping must be a number >= 0, not {value}.")
-    return float(value)

@@ -13,7 +13,22 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from tangentlab.errors import NumericsError
 from tangentlab.linalg import sym_pow
+
+
+def require_positive(values: Tensor, damping: float) -> Tensor:
+    """Eigenvalues of F + damping I, with rounding below zero taken as zero; refuses what is not positive semi-definite."""
+    if values.numel() == 0:
+        return values
+    rounding = 100 * torch.finfo(values.dtype).eps * values.numel() ** 0.5 * values.abs().max()
+    damped = torch.where(values > -rounding, values.clamp_min(0), values) + damping
+    if bool((damped < 0).any()):
+        raise NumericsError(
+            f"The matrix has the negative eigenvalue {float(values.min()):.3g}, so this is not defined: give a damping "
+            f"above {-float(values.min()):.3g}, or use a matrix that is positive semi-definite by construction (FIM, GGN)."
+        )
+    return damped
 
 
 @dataclass(frozen=True)
@@ -27,6 +42,11 @@ class Spectrum:
     dim: int
     into: Callable[[Tensor], Tensor]
     back: Callable[[Tensor], Tensor]
+
+    @classmethod
+    def of_basis(cls, values: Tensor, vectors: Tensor) -> Spectrum:
+        """From eigenvalues (r) and eigenvectors as columns (dim, r)."""
+        return cls(values, len(vectors), lambda x: x @ vectors, lambda y: y @ vectors.t())
 
     @property
     def complement(self) -> int:
@@ -48,11 +68,11 @@ class Spectrum:
 
     def inverse_root(self, rows: Tensor, damping: float) -> Tensor:
         """(F + damping I)^-1/2 x."""
-        return self.apply(rows, (self.values.clamp_min(0) + damping).rsqrt(), damping**-0.5)
+        return self.apply(rows, require_positive(self.values, damping).rsqrt(), damping**-0.5)
 
     def logdet(self, damping: float) -> Tensor:
         """log det(F + damping I)."""
-        inside = (self.values.clamp_min(0) + damping).log().sum()
+        inside = require_positive(self.values, damping).log().sum()
         return inside + self.complement * torch.log(torch.full_like(inside, damping)) if self.complement else inside
 
     def eigenvalues(self) -> Tensor:
@@ -98,6 +118,18 @@ class Block(ABC):
         """F + G if a block of the same kind can hold it."""
         return None
 
+    def times(self, other: Block) -> Block | None:
+        """F G if it is symmetric and a block of the same kind can hold it."""
+        return None
+
+    def less_outer(self, vector: Tensor) -> Block | None:
+        """F - v v^T, v (dim), or the part of it that this kind of block stores; None if it stores no such part."""
+        return None
+
+    def inner(self, other: Block) -> Tensor:
+        """Frobenius inner product tr(F G)."""
+        return (self.dense() * other.dense()).sum()
+
     @property
     def spectrum(self) -> Spectrum:
         """Eigendecomposition, computed once."""
@@ -108,6 +140,14 @@ class Block(ABC):
     def solve(self, rows: Tensor, damping: float) -> Tensor:
         """(F + damping I)^-1 x."""
         return self.spectrum.solve(rows, damping)
+
+    def inverse_root(self, rows: Tensor, damping: float) -> Tensor:
+        """R x with R R^T = (F + damping I)^-1."""
+        return self.spectrum.inverse_root(rows, damping)
+
+    def logdet(self, damping: float) -> Tensor:
+        """log det(F + damping I)."""
+        return self.spectrum.logdet(damping)
 
     def dense(self) -> Tensor:
         """(dim, dim)."""

@@ -15,8 +15,10 @@ from tangentlab.engine.rows import Rows
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
 from tangentlab.linalg import safe_eigh, safe_eigh_many, sym_pow
+from tangentlab.objects.matrix_free import Eigenpairs, MatrixFree
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names, groups_by_layer
+from tangentlab.objects.pvector import PVector
 
 
 class DenseBlock(Block):
@@ -30,8 +32,7 @@ class DenseBlock(Block):
         return rows @ self.matrix
 
     def _spectrum(self) -> Spectrum:
-        values, vectors = safe_eigh(self.matrix)
-        return Spectrum(values, self.dim, lambda x: x @ vectors, lambda y: y @ vectors.t())
+        return Spectrum.of_basis(*safe_eigh(self.matrix))
 
     def solve(self, rows: Tensor, damping: float) -> Tensor:
         """Cholesky of F + damping I where that succeeds, kept for the next call; else by the spectrum."""
@@ -73,6 +74,10 @@ class DenseBlock(Block):
         """F + G for any G that is small enough to be written out."""
         return DenseBlock(self.matrix + other.dense())
 
+    def less_outer(self, vector: Tensor) -> DenseBlock:
+        """F - v v^T."""
+        return DenseBlock(self.matrix - torch.outer(vector, vector))
+
     def map(self, function: Callable[[Tensor], Tensor]) -> DenseBlock:
         """The same with another matrix."""
         return DenseBlock(function(self.matrix))
@@ -105,18 +110,20 @@ class DenseBuilder:
 class _DensePMat(BlockwisePMat):
     """What PMatDense and PMatBlockDiag share."""
 
-    def prepare_spectra(self) -> None:
-        """Nothing: a solve uses Cholesky factors, eigendecompositions come when asked for."""
+    def prepare_solves(self) -> None:
+        """Nothing: a solve uses Cholesky factors."""
 
-    def _decompose(self) -> None:
+    def prepare_spectra(self) -> None:
+        """All eigendecompositions, side by side."""
         blocks = [b for b in self.blocks.values() if isinstance(b, DenseBlock) and "_cached_spectrum" not in vars(b)]
         pairs = safe_eigh_many([block.matrix for block in blocks])
         for block, (values, vectors) in zip(blocks, pairs, strict=True):
-            block._cached_spectrum = _dense_spectrum(values, vectors)
+            block._cached_spectrum = Spectrum.of_basis(values, vectors)
 
-
-def _dense_spectrum(values: Tensor, vectors: Tensor) -> Spectrum:
-    return Spectrum(values, len(values), lambda x: x @ vectors, lambda y: y @ vectors.t())
+    def top_eigenpairs(self, k: int = 10, *, which: Any = "top", **options: Any) -> Eigenpairs[PVector]:
+        """From the spectrum once it was computed, by Lanczos before."""
+        known = all("_cached_spectrum" in vars(block) for block in self.blocks.values())
+        return (BlockwisePMat if known else MatrixFree).top_eigenpairs(self, k, which=which, **options)
 
 
 class PMatDense(_DensePMat):

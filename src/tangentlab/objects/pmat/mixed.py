@@ -18,6 +18,7 @@ from tangentlab.objects.pmat.dense import DenseBlock, DenseBuilder, PMatBlockDia
 from tangentlab.objects.pmat.diag import DiagBlock, DiagBuilder, PMatDiag
 from tangentlab.objects.pmat.ekfac import EigenBlock, PMatEKFAC, ScaleBuilder
 from tangentlab.objects.pmat.kfac import KronBlock, KronBuilder, PMatKFAC, decompose, no_kronecker
+from tangentlab.objects.pmat.quasidiag import QUASI_DIAGONAL, PMatQuasiDiag
 
 _KRONECKER = (PMatKFAC, PMatEKFAC)
 
@@ -116,6 +117,8 @@ def _default_kind(factor: OuterSum, block_limit: int, kronecker: type[PMat]) -> 
 
 def class_of_blocks(blocks: dict[Names, Block]) -> type[BlockwisePMat]:
     """The representation that a set of blocks makes."""
+    kinds = {type(block) for block in blocks.values()}
+    if kinds <= {DiagBlock, *QUASI_DIAGONAL} and kinds != {DiagBlock}:
+        return PMatQuasiDiag
     by_block = {DenseBlock: PMatBlockDiag, DiagBlock: PMatDiag, KronBlock: PMatKFAC, EigenBlock: PMatEKFAC}
-    kinds = {by_block.get(type(block), PMatMixed) for block in blocks.values()}
-    return kinds.pop() if len(kinds) == 1 else PMatMixed  # type: ignore[return-value]
+    return by_block.get(kinds.pop(), PMatMixed) if len(kinds) == 1 else PMatMixed  # type: ignore[return-value]
