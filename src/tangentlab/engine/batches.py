@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -102,13 +102,15 @@ def examples_in(batch: Any) -> int | None:
     return leaves[0].shape[0] if leaves else None
 
 
-def take_examples(batch: Any, count: int, of: int) -> Any | None:
-    """The first `count` of `of` examples, or None when a tensor of the batch has another first axis."""
+def take_examples(batch: Any, index: Sequence[int] | None, of: int) -> Any | None:
+    """Some of the `of` examples (None: all of them), or None when a tensor of the batch has another first axis."""
     plain = _plain(batch)
     leaves = [leaf for leaf in tree_flatten(plain)[0] if isinstance(leaf, Tensor) and leaf.ndim > 0]
     if not leaves or any(leaf.shape[0] != of for leaf in leaves):
         return None
-    return tree_map(lambda leaf: leaf[:count] if isinstance(leaf, Tensor) and leaf.ndim > 0 else leaf, plain)
+    if index is None:
+        return plain
+    return tree_map(lambda leaf: leaf[list(index)] if isinstance(leaf, Tensor) and leaf.ndim > 0 else leaf, plain)
 
 
 def _plain(batch: Any) -> Any:

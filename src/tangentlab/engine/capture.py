@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from tangentlab.engine.groups import Group
 from tangentlab.engine.network import Network, grad_mode, require_finite
@@ -24,11 +24,12 @@ from tangentlab.errors import ModelError
 
 @dataclass
 class Call:
-    """One call of one module: its input (with the version it had), and where its output-gradient can be read."""
+    """One call of one module: its input (with version and graph node), and where its output-gradient can be read."""
 
     module: nn.Module = field(repr=False)
     inputs: Tensor = field(repr=False)
     version: int
+    origin: Node | None = field(repr=False)
     edge: GradientEdge = field(repr=False)
     output_shape: tuple[int, ...]
 
@@ -82,10 +83,17 @@ def _recorder(input_name: str, calls: list[Call]) -> Callable[..., None]:
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if isinstance(output, Tensor) and output.requires_grad:
             inputs = args[0] if args else kwargs[input_name]
-            edge = get_gradient_edge(output)
-            calls.append(Call(module, inputs.detach(), inputs._version, edge, tuple(output.shape)))
+            edge, origin = get_gradient_edge(_written(output)), inputs.grad_fn
+            calls.append(Call(module, inputs.detach(), inputs._version, origin, edge, tuple(output.shape)))
 
     return record
+
+
+def _written(output: Tensor) -> Tensor:
+    """The tensor whose history an in-place operation on the output keeps: its base where the output only reshapes it."""
+    base = output._base
+    whole = base is not None and base.numel() == output.numel() and base.is_contiguous() and output.is_contiguous()
+    return base if base is not None and whole and base.grad_fn is not None else output
 
 
 VMAP_CELLS = 2_000_000
@@ -106,40 +114,56 @@ def output_gradients(outputs: Tensor, calls: Sequence[Call], cotangents: Tensor)
         return [_or_zeros(g, c, count, outputs) for g, c in zip(grads, calls, strict=True)]
     result: list[Tensor] = []
     for k, cotangent in enumerate(cotangents):
-        grads = _grad(outputs, edges, cotangent, batched=False)
+        grads = gradients(outputs, edges, cotangent)
         if not result:
             result = [_or_zeros(None, c, count, outputs if g is None else g) for g, c in zip(grads, calls, strict=True)]
         for total, grad in zip(result, grads, strict=True):
             if grad is not None:
-                total[k] = grad
+                total[k] = grad.reshape(total[k].shape)
     return result
 
 
 def _or_zeros(grad: Tensor | None, call: Call, count: int, like: Tensor) -> Tensor:
-    return like.new_zeros((count, *call.output_shape)) if grad is None else grad
+    shape = (count, *call.output_shape)
+    return like.new_zeros(shape) if grad is None else grad.reshape(shape)
 
 
-def batched_grad(outputs: Tensor, inputs: Any, cotangents: Tensor) -> tuple[Tensor, ...]:
+def batched_grad(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor) -> list[Tensor | None]:
     """`torch.autograd.grad` for K cotangents at once: vmapped if K > 1 and possible, else one after the other."""
     if cotangents.shape[0] > 1:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="There is a performance drop")
-                return _grad(outputs, inputs, cotangents, batched=True)
-        except RuntimeError as error:
-            if "vmap" not in str(error) and "atching rule" not in str(error) and "functorch" not in str(error):
-                raise
-    columns = zip(*(_grad(outputs, inputs, one, batched=False) for one in cotangents), strict=True)
-    return tuple(torch.stack(column) for column in columns)
+                return gradients(outputs, inputs, cotangents, batched=True)
+        except (RuntimeError, TypeError, ValueError):  # an operation that vmap does not know; the loop decides
+            pass
+    columns = zip(*(gradients(outputs, inputs, one) for one in cotangents), strict=True)
+    return [_stacked(column) for column in columns]
 
 
-def _grad(outputs: Tensor, inputs: Any, cotangents: Tensor, batched: bool) -> tuple[Tensor, ...]:
-    return torch.autograd.grad(
-        outputs,
-        inputs,
-        cotangents,
-        is_grads_batched=batched,
-        retain_graph=True,
-        allow_unused=True,
-        materialize_grads=False,
-    )
+def _stacked(column: Sequence[Tensor | None]) -> Tensor | None:
+    like = next((grad for grad in column if grad is not None), None)
+    return None if like is None else torch.stack([torch.zeros_like(like) if grad is None else grad for grad in column])
+
+
+def gradients(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batched: bool = False) -> list[Tensor | None]:
+    """`torch.autograd.grad` that keeps the graph, ignores gradient hooks on parameters and never gives sparse tensors."""
+    with _silent([leaf for leaf in inputs if isinstance(leaf, Tensor)]):
+        grads = torch.autograd.grad(
+            outputs, inputs, cotangents, is_grads_batched=batched, retain_graph=True, allow_unused=True
+        )
+    return [grad.to_dense() if grad is not None and grad.is_sparse else grad for grad in grads]
+
+
+@contextmanager
+def _silent(leaves: Iterable[Tensor]) -> Iterator[None]:
+    """Hooks on a parameter change what an optimizer sees, not the function; they are taken out for a moment."""
+    tables = [leaf._backward_hooks for leaf in leaves if leaf._backward_hooks]
+    hooks = [dict(table) for table in tables]
+    try:
+        for table in tables:
+            table.clear()
+        yield
+    finally:
+        for table, own in zip(tables, hooks, strict=True):
+            table.update(own)

@@ -1,13 +1,14 @@
 """The exact slow route: gradients of any parameter, whatever the model does with it.
 
 A loop over examples over the one graph that the user's forward built. `vmap` over functional calls is only an accelerator:
-it is used after it agrees with the loop on two examples of this very model and batch, because it is silently wrong for some
-operations (PReLU) and fails on others (GRU, data-dependent control flow).
+it is used after it agrees with the loop on two examples of this very model, batch and shape, because it is silently wrong
+for some operations (PReLU) and fails on others (GRU, data-dependent control flow).
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,7 +21,9 @@ from tangentlab.engine.network import Network
 from tangentlab.engine.snapshot import untouched
 
 
-def loop_rows(outputs: Tensor, parameters: dict[str, nn.Parameter], cotangents: Tensor, examples: range) -> Tensor:
+def loop_rows(
+    outputs: Tensor, parameters: dict[str, nn.Parameter], cotangents: Tensor, examples: Iterable[int]
+) -> Tensor:
     """Rows (K, len(examples), sum of numels) of the Jacobian for cotangents (K, N, ...), one example after the other."""
     columns = []
     for n in examples:
@@ -53,9 +56,8 @@ class Caller(nn.Module):
 
 def vmapped_rows(network: Network, batch: Any, names: tuple[str, ...], cotangents: Tensor) -> Tensor | None:
     """The same rows by vmap over single examples, or None when this model or batch does not allow it."""
-    examples = cotangents.shape[1]
-    plain = take_examples(batch, examples, examples)
-    if plain is None or isinstance(plain, list):
+    plain = take_examples(batch, None, cotangents.shape[1])
+    if plain is None:
         return None
     own = network.parameters()
     parameters = {name: own[name].detach() for name in names}
@@ -68,30 +70,39 @@ def vmapped_rows(network: Network, batch: Any, names: tuple[str, ...], cotangent
         return torch.cat([grads[name].reshape(len(cotangent), -1) for name in names], 1)
 
     try:
-        with warnings.catch_warnings(), untouched(network.model):
+        with warnings.catch_warnings(), untouched(network.model), torch.no_grad():
             warnings.simplefilter("ignore")
             return vmap(rows_of_one, in_dims=(0, 1), out_dims=1)(plain, cotangents)
     except Exception:  # any failure of the accelerator means: take the loop
         return None
 
 
-def fallback_rows(
-    network: Network, batch: Any, outputs: Tensor, names: tuple[str, ...], cotangents: Tensor, accelerate: bool | None
-) -> tuple[Tensor, bool]:
-    """Rows (K, N, d) for the named parameters in that order, and whether the accelerator may be trusted.
+Verdicts = dict[tuple[Any, ...], bool]
+"""Whether vmap may be trusted, by the names of the parameters and the shape of the cotangents."""
 
-    `accelerate` None: try and compare on two examples; True / False: what an earlier comparison said.
+
+def fallback_rows(
+    network: Network, batch: Any, outputs: Tensor, names: tuple[str, ...], cotangents: Tensor, verdicts: Verdicts
+) -> Tensor:
+    """Rows (K, N, d) for the named parameters in that order.
+
+    The accelerator is compared with the loop on the first and the last example whenever the shape is new, since where it
+    goes wrong depends on the shape; the verdict is kept in `verdicts`.
     """
-    own = network.parameters()
+    own, examples = network.parameters(), cotangents.shape[1]
     parameters = {name: own[name] for name in names}
-    examples = cotangents.shape[1]
-    if accelerate is not False and examples > 2:
+    key = (names, *cotangents.shape)
+    if examples > 2 and verdicts.get(key, True):
         fast = vmapped_rows(network, batch, names, cotangents)
-        if fast is not None:
-            if accelerate:
-                return fast, True
-            truth = loop_rows(outputs, parameters, cotangents, range(2))
-            tolerance = torch.finfo(truth.dtype).eps ** 0.5 * max(float(truth.abs().max()), 1e-30)
-            if bool(((fast[:, :2] - truth).abs() <= tolerance).all()):
-                return fast, True
-    return loop_rows(outputs, parameters, cotangents, range(examples)), False
+        if key not in verdicts:
+            verdicts[key] = fast is not None and _agrees(fast, outputs, parameters, cotangents)
+        if fast is not None and verdicts[key]:
+            return fast
+    return loop_rows(outputs, parameters, cotangents, range(examples))
+
+
+def _agrees(fast: Tensor, outputs: Tensor, parameters: dict[str, nn.Parameter], cotangents: Tensor) -> bool:
+    ends = [0, cotangents.shape[1] - 1]
+    truth = loop_rows(outputs, parameters, cotangents, ends)
+    tolerance = torch.finfo(truth.dtype).eps ** 0.5 * max(float(truth.abs().max()), 1e-30)
+    return bool(((fast[:, ends] - truth).abs() <= tolerance).all())

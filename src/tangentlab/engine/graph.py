@@ -48,3 +48,24 @@ def read_graph(outputs: Tensor) -> GraphFacts:
 
 def _edges(node: Node) -> Iterable[tuple[Node, int]]:
     return [(child, index) for child, index in node.next_functions if child is not None]
+
+
+def leaves_of_call(node: Node, origin: Node | None, limit: int = 64) -> set[int]:
+    """Leaves by `id` that one operation uses, its input (made by the node `origin`) left out.
+
+    A registered layer is a handful of nodes; a walk that goes on for longer has missed its input and says nothing.
+    """
+    leaves: set[int] = set()
+    seen: set[Node] = set()
+    stack = [node]
+    while stack and len(seen) < limit:
+        current = stack.pop()
+        if current in seen or current is origin:
+            continue
+        seen.add(current)
+        for child, _ in _edges(current):
+            if child.name().endswith("AccumulateGrad"):
+                leaves.add(id(child.variable))  # type: ignore[attr-defined]
+            else:
+                stack.append(child)
+    return leaves

@@ -2,7 +2,8 @@
 
 A group does if all its uses in the autograd graph are captured calls and if, in every call, the gradient of one example's
 outputs lives exactly in that example's own slice. The example axis is found by comparing the shapes of the calls on the
-batch with those on a few of its examples, so a sequence-first input with as many steps as examples is not mistaken.
+batch with those on another number of its examples, so a sequence-first input with as many steps as examples is not
+mistaken. A batch that cannot be cut by examples is searched for an axis along which the gradients separate.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from tangentlab.engine.batches import take_examples
 from tangentlab.engine.capture import Call, Captured, capture, output_gradients
-from tangentlab.engine.graph import GraphFacts, read_graph
+from tangentlab.engine.graph import GraphFacts, leaves_of_call, read_graph
 from tangentlab.engine.groups import Group, Site
 from tangentlab.engine.network import Network
 from tangentlab.engine.snapshot import untouched
@@ -50,7 +51,7 @@ class Route:
 
 
 class Router:
-    """Chooses routes batch by batch; the probe runs again only when the pattern of calls changes."""
+    """Chooses routes batch by batch; the probe runs again when the number of examples or the pattern of calls changes."""
 
     def __init__(self, network: Network, groups: tuple[Group, ...]) -> None:
         self.network, self.groups = network, groups
@@ -76,6 +77,9 @@ class Router:
             if consumers != len(uses):
                 what = f"{consumers} operations of the graph use {name}, {len(uses)} calls of its module were seen"
                 return Route(group, reason=f"used outside its module ({what})")
+        own = {id(parameters[name]) for name in group.names}
+        if not all(own <= leaves_of_call(call.edge.node, call.origin) for call, _ in uses):
+            return Route(group, reason="a call of its module does not use it")
         if any(axis is None for _, axis in uses):
             return Route(group, reason="no axis of its input separates the examples")
         if not all(call.input_unchanged for call, _ in uses):
@@ -84,15 +88,11 @@ class Router:
 
     def _axes(self, captured: Captured, live: list[Call], batch: Any) -> list[int | None]:
         examples = captured.examples
-        if examples == 1:
-            return [self._admissible(call, WHOLE) for call in live]
-        key = tuple((id(call.module), call.inputs.ndim) for call in live)
+        key = (examples, *((id(call.module), call.inputs.ndim) for call in live))
         axes = self._known.get(key)
         if axes is None or not all(_fits(call, axis, examples) for call, axis in zip(live, axes, strict=True)):
-            axes = [
-                self._admissible(call, axis)
-                for call, axis in zip(live, self._probe(captured, live, batch), strict=True)
-            ]
+            found = self._probe(captured, live, batch)
+            axes = [self._admissible(call, axis) for call, axis in zip(live, found, strict=True)]
             self._known[key] = axes
         return axes
 
@@ -109,24 +109,35 @@ class Router:
     def _probe(self, captured: Captured, live: list[Call], batch: Any) -> list[int | None]:
         """Example axis of every live call, or None."""
         examples = captured.examples
-        count = 2 if examples > 2 else 1
-        few = take_examples(batch, count, examples)
-        with untouched(self.network.model):
-            if few is None:
-                axes: list[int | None] = [0 if _fits(call, 0, examples) else None for call in live]
-                return _separated(captured, live, axes)
-            small = capture(self.network, few, self.groups)
-        _require_independent(captured.outputs[:count], small.outputs)
-        nodes = read_graph(small.outputs).nodes
-        calls = [call for call in small.calls if call.edge.node in nodes]
+        index = [0, 1] if examples > 2 else [0, 1, 0] if examples == 2 else [0]
+        other = self._other(batch, index, examples)
+        if other is None:
+            return [WHOLE] * len(live) if examples == 1 else _searched(captured, live)
+        _require_independent(captured.outputs[:2], other.outputs[:2])
+        if examples == 1:
+            return [WHOLE] * len(live)
+        nodes = read_graph(other.outputs).nodes
+        calls = [call for call in other.calls if call.edge.node in nodes]
         if [id(call.module) for call in calls] != [id(call.module) for call in live]:
             return [None] * len(live)
-        axes = [_changed_axis(a, b, examples, count) for a, b in zip(live, calls, strict=True)]
-        return _separated(small, calls, axes) if count > 1 else _separated(captured, live, axes)
+        axes = [_changed_axis(a, b, examples, len(index)) for a, b in zip(live, calls, strict=True)]
+        return _separated(other, calls, axes)
+
+    def _other(self, batch: Any, index: list[int], examples: int) -> Captured | None:
+        """The network on some examples of the batch, or None where a batch cannot be cut or has a fixed size."""
+        some = batch if examples == 1 else take_examples(batch, index, examples)
+        if some is None:
+            return None
+        try:
+            with untouched(self.network.model):
+                other = capture(self.network, some, self.groups)
+        except Exception:  # whatever the model says about this number of examples, it accepts its own
+            return None
+        return other if other.examples == len(index) else None
 
 
 def _fits(call: Call, axis: int | None, examples: int) -> bool:
-    if axis is None:
+    if axis is None or axis == WHOLE:
         return True
     shapes = call.inputs.shape, call.output_shape
     return all(len(shape) > axis and shape[axis] == examples for shape in shapes)
@@ -145,21 +156,42 @@ def _changed_axis(full: Call, small: Call, examples: int, count: int) -> int | N
 
 def _separated(captured: Captured, calls: list[Call], axes: list[int | None]) -> list[int | None]:
     """Backpropagate one half of the examples at a time: nothing may arrive in the slices of the other half."""
-    half = captured.examples // 2
-    weights = torch.rand_like(captured.outputs) + 0.5
-    cotangents = torch.stack([weights, weights])
-    cotangents[0, half:], cotangents[1, :half] = 0, 0
     known = [index for index, axis in enumerate(axes) if axis is not None]
-    grads = output_gradients(captured.outputs, [calls[index] for index in known], cotangents)
     result = list(axes)
-    for index, grad in zip(known, grads, strict=True):
-        moved = grad.movedim(axes[index] + 1, 1)  # type: ignore[operator]
-        own = moved[0, :half].any() or moved[1, half:].any()
-        foreign = moved[0, half:].any() or moved[1, :half].any()
+    for index, grad in zip(known, _halves(captured, [calls[index] for index in known]), strict=True):
+        own, foreign = _arrivals(grad, axes[index])  # type: ignore[arg-type]
         if own and foreign:
             raise ModelError(_MIXED)
         result[index] = None if foreign else axes[index]
     return result
+
+
+def _searched(captured: Captured, calls: list[Call]) -> list[int | None]:
+    """The one axis of every call along which the gradients of the two halves of the examples separate, or None."""
+    result: list[int | None] = []
+    for call, grad in zip(calls, _halves(captured, calls), strict=True):
+        ranks = range(min(call.inputs.ndim, len(call.output_shape)))
+        candidates = [axis for axis in ranks if _fits(call, axis, captured.examples)]
+        clean = [axis for axis in candidates if _arrivals(grad, axis) == (True, False)]
+        result.append(clean[0] if len(clean) == 1 else None)
+    return result
+
+
+def _halves(captured: Captured, calls: list[Call]) -> list[Tensor]:
+    """Output-gradients (2, ...) at the calls, of the first and of the second half of the examples."""
+    half = captured.examples // 2
+    weights = torch.rand_like(captured.outputs) + 0.5
+    cotangents = torch.stack([weights, weights])
+    cotangents[0, half:], cotangents[1, :half] = 0, 0
+    return output_gradients(captured.outputs, calls, cotangents)
+
+
+def _arrivals(grad: Tensor, axis: int) -> tuple[bool, bool]:
+    """Whether anything of (2, ...) arrives in the own half of the axis, and in the other half."""
+    moved = grad.movedim(axis + 1, 1)
+    half = moved.shape[1] // 2
+    own = moved[0, :half].any() or moved[1, half:].any()
+    return bool(own), bool(moved[0, half:].any() or moved[1, :half].any())
 
 
 def _require_independent(full: Tensor, small: Tensor) -> None:

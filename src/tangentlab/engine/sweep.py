@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.engine.capture import capture, output_gradients
-from tangentlab.engine.fallback import fallback_rows
+from tangentlab.engine.fallback import Verdicts, fallback_rows
 from tangentlab.engine.groups import Group, parameter_groups
 from tangentlab.engine.network import Network
 from tangentlab.engine.routes import WHOLE, Route, Router, Use
@@ -24,7 +24,7 @@ class Engine:
         self.network = network
         self.groups = parameter_groups(network.model, network.layout)
         self.router = Router(network, self.groups)
-        self.accelerate: bool | None = None
+        self.verdicts: Verdicts = {}
 
     def sweep(self, batch: Any) -> Sweep:
         """Forward one batch and decide the routes."""
@@ -89,10 +89,8 @@ class Sweep:
         result = {r.group: cotangents.new_zeros((*shape, size)) for r, size in zip(routes, sizes, strict=True)}
         if exact:
             names = tuple(name for route in exact for name in route.group.names)
-            rows, trusted = fallback_rows(
-                self.engine.network, self.batch, self.outputs, names, cotangents, self.engine.accelerate
-            )
-            self.engine.accelerate = trusted
+            network, verdicts = self.engine.network, self.engine.verdicts
+            rows = fallback_rows(network, self.batch, self.outputs, names, cotangents, verdicts)
             widths = [result[route.group].shape[-1] for route in exact]
             result |= dict(zip([route.group for route in exact], rows.split(widths, -1), strict=True))
         return result

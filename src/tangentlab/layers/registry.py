@@ -48,7 +48,7 @@ def register(
 ) -> Callable[[FactorsFunction], FactorsFunction]:
     """Decorator that makes a function the closed form of one or several module types.
 
-    A subclass inherits the rule as long as it keeps the forward of the registered class.
+    A subclass inherits the rule as long as it keeps every method through which the registered class computes.
     """
 
     def add(function: FactorsFunction) -> FactorsFunction:
@@ -66,8 +66,26 @@ def rule_of(module: nn.Module) -> tuple[LayerRule | None, str]:
         rule = _RULES.get(parent)
         if rule is None:
             continue
-        if kind.forward is not rule.module_type.forward or "forward" in vars(module):
-            return None, f"{kind.__name__} overrides the forward of {parent.__name__}"
+        changed = _overridden(module, rule.module_type)
+        if changed:
+            return None, f"{kind.__name__} overrides {changed} of {parent.__name__}"
         reason = rule.refuse(module)
         return (None, reason) if reason else (rule, "")
     return None, f"no closed form is registered for {kind.__name__}"
+
+
+_HARMLESS = {"__init__", "__setstate__", "__repr__", "extra_repr", "from_pretrained", "_check_input_dim"}
+
+
+def _overridden(module: nn.Module, module_type: type[nn.Module]) -> str | None:
+    """The method that a subclass or an instance has changed and that its forward may run through, if there is one.
+
+    A convolution, say, computes in `_conv_forward`. Methods that only build, reset, load or print are free.
+    """
+    parents = module_type.__mro__[: module_type.__mro__.index(nn.Module)]
+    names = {name for parent in parents for name, value in vars(parent).items() if inspect.isfunction(value)}
+    used = sorted(n for n in names - _HARMLESS if not n.startswith(("reset_", "_load", "_save", "_fill")))
+    for name in [*used, "__getattr__", "__getattribute__"]:
+        if name in vars(module) or getattr(type(module), name) is not getattr(module_type, name):
+            return f"the method {name}"
+    return "the attribute weight" if hasattr(type(module), "weight") else None
