@@ -4,6 +4,10 @@ Some kernels (fused attention, the oneDNN LSTM, the transformer fast path) have 
 double backward either; all do with plain kernels. So a product climbs a ladder and remembers the rung that carried it:
 forward mode with the default kernels, forward mode with plain kernels, two reverse passes with plain kernels, an error that
 names the operation.
+
+Forward mode does not see everything that reverse mode sees: `torch.no_grad()` inside a forward does not stop tangents, and
+parameters that a model keeps in a list of its own get none. A rung is trusted after <u, J v> = <J^T u, v> holds for random u
+and v on this network.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tangentlab.engine.capture import gradients
 from tangentlab.engine.fallback import Caller
 from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.snapshot import untouched
-from tangentlab.errors import ModelError
+from tangentlab.errors import ModelError, TangentlabError
 
 
 @contextmanager
@@ -53,13 +58,7 @@ class Linearization:
     def vjp(self, cotangent: Tensor) -> Tensor:
         """J^T u: (N, ...) -> (d)."""
         parameters = self.network.parameters()
-        grads = torch.autograd.grad(
-            self.outputs,
-            list(parameters.values()),
-            cotangent.to(self.outputs.dtype),
-            retain_graph=True,
-            allow_unused=True,
-        )
+        grads = gradients(self.outputs, list(parameters.values()), cotangent.to(self.outputs.dtype))
         pairs = zip(parameters.items(), grads, strict=True)
         return self.network.layout.flatten({n: torch.zeros_like(p) if g is None else g for (n, p), g in pairs}).detach()
 
@@ -71,14 +70,21 @@ class Linearization:
             (self._two_reverse_passes, plain_kernels),
         ]
         problems = []
+        if self.rung not in self.network.trusted:
+            _ = self.outputs  # errors of the model's own forward are the user's to see
         while self.rung < len(rungs):
             method, context = rungs[self.rung]
             try:
                 with grad_mode(), untouched(self.network.model), context():
-                    return method(flat).detach()
-            except (RuntimeError, NotImplementedError) as error:
-                problems.append(str(error).splitlines()[0])
-                self.rung += 1
+                    if self.rung in self.network.trusted or self._agrees(method):
+                        self.network.trusted.add(self.rung)
+                        return method(flat).detach()
+                problems.append("forward mode disagrees with reverse mode")
+            except TangentlabError:
+                raise
+            except (RuntimeError, NotImplementedError, TypeError) as error:
+                problems.append((str(error).splitlines() or [type(error).__name__])[0])
+            self.rung += 1
         self.rung = 0
         raise ModelError(
             "No way to differentiate this model in forward direction: "
@@ -86,6 +92,19 @@ class Linearization:
             + ". Replace that operation, "
             "or use a representation that needs reverse mode only (PMatKFAC, PMatDiag, PMatDense, ...)."
         )
+
+    def _agrees(self, method: Callable[[Tensor], Tensor]) -> bool:
+        """Whether <u, J v> = <J^T u, v> for one random pair."""
+        outputs = self.outputs.detach()
+        generator = torch.Generator(outputs.device).manual_seed(0)
+        parameter = next(iter(self.network.parameters().values()))
+        d = self.network.layout.numel
+        v = torch.randn(d, generator=generator, dtype=parameter.dtype, device=parameter.device)
+        u = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype, device=outputs.device)
+        image, pulled = method(v).detach(), self.vjp(u)
+        scale = float(u.norm() * image.norm() + pulled.norm() * v.norm())
+        tolerance = torch.finfo(outputs.dtype).eps ** 0.5 * scale
+        return abs(float((u * image).sum()) - float((pulled * v).sum())) <= tolerance
 
     def _forward_mode(self, flat: Tensor) -> Tensor:
         parameters = {name: p.detach() for name, p in self.network.parameters().items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,12 +25,14 @@ class Network:
     """A model, how to call it on a batch, what to differentiate, and with respect to which parameters.
 
     `forward(model, batch)` gives the model's output; `function(output, batch)` turns it into (examples, ...).
+    `trusted` remembers which ways of forward-mode differentiation agreed with reverse mode on this network.
     """
 
     model: nn.Module
     layout: LayerCollection
     forward: Forward | None = None
     function: OutputFunction | None = None
+    trusted: set[int] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
     def of(

@@ -36,4 +36,4 @@ def _refuse_embedding(module: nn.Module) -> str | None:
         return "scale_grad_by_freq rescales gradients by batch counts"
     if getattr(module, "max_norm", None) is not None:
         return "max_norm changes the weight during the forward"
-    return "sparse gradients" if getattr(module, "sparse", False) else None
+    return None

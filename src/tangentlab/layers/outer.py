@@ -17,6 +17,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tangentlab.layers.covariance import stacked_rows
+from tangentlab.linalg.symmetric import symmetric_product
+
 
 class OuterSum:
     """Gradients `sum_t left_t right_t^T` of a parameter group, for K cotangents and N examples.
@@ -172,13 +175,26 @@ class OuterSum:
             return (left * right).sum(2).expand(self.outputs, -1)
         return torch.stack([self.take_examples(n, n + 1).rows().square().sum((1, 2)) for n in range(self.examples)], 1)
 
-    def left_covariance(self, sharing: str) -> Tensor:
-        """sum over cotangents, examples and positions of left left^T, (groups, rows, rows); see `_covariance`."""
-        return _covariance(self.left, sharing, mean=self.gradients == "right")
+    def side_rows(self, side: str, sharing: str) -> Tensor:
+        """Factors of one side as rows (groups, M, features); the right side homogeneous.
 
-    def right_covariance(self, sharing: str) -> Tensor:
-        """The same for the homogeneous right factors, (groups, columns + bias, columns + bias)."""
-        return _covariance(self.homogeneous(), sharing, mean=self.gradients == "left")
+        `sharing` says how a weight shared over T positions is treated: "expand" keeps all positions (M = K N T); "reduce"
+        takes their sum for the gradient side and their mean for the input side (M = K N).
+        """
+        factors = self.left if side == "left" else self.homogeneous()
+        if sharing == "reduce" and factors.shape[3] > 1:
+            gradient_side = self.gradients in (side, "both")
+            factors = factors.sum(3, keepdim=True) if gradient_side else factors.mean(3, keepdim=True)
+        return stacked_rows(factors)
+
+    def side_rows_count(self, side: str, sharing: str) -> int:
+        """M of `side_rows`."""
+        carries = self.gradients in (side, "both")
+        return (self.outputs if carries else 1) * self.examples * (self.positions if sharing == "expand" else 1)
+
+    def side_covariance(self, side: str, sharing: str) -> Tensor:
+        """sum of outer products of those rows, (groups, features, features)."""
+        return symmetric_product(self.side_rows(side, sharing).transpose(-1, -2))
 
     def rotated_square_sum(self, left_basis: Tensor, right_basis: Tensor) -> Tensor:
         """sum over k, n of the squared entries of U_left^T grad[k, n] U_right, (groups, rows, columns + bias).
@@ -196,26 +212,17 @@ class OuterSum:
         return total
 
 
-def _covariance(factors: Tensor, sharing: str, mean: bool) -> Tensor:
-    """sum of outer products of factors (K, N, groups, T, F) over K, N, T.
-
-    `sharing` says how a weight shared over T positions is treated: "expand" sums the T outer products; "reduce" takes the
-    outer product of the sum (or, for the input side, the mean) over positions.
-    """
-    if sharing == "reduce" and factors.shape[3] > 1:
-        factors = factors.mean(3, keepdim=True) if mean else factors.sum(3, keepdim=True)
-    stacked = factors.permute(2, 0, 1, 3, 4).flatten(1, 3)
-    return stacked.transpose(-1, -2) @ stacked
-
-
 def concatenate(terms: Sequence[OuterSum]) -> OuterSum:
     """Gradients of a group used at several places: the sum of its use-sites, cross terms included.
 
     Sites of the same kind are one site with more positions. Where a side carries gradients at some sites and inputs at
-    others (an embedding tied to the output layer), both sides are expanded over the cotangents.
+    others (an embedding tied to the output layer), both sides are expanded over the cotangents. Sites that see the weight
+    in different shapes (convolutions of other groups) are written out.
     """
     if len(terms) == 1:
         return terms[0]
+    if len({(term.matrix_shape, term.bias) for term in terms}) > 1:
+        return OuterSum.explicit(torch.stack([term.rows() for term in terms]).sum(0))
     outputs = max(term.outputs for term in terms)
     sides = []
     for side in ("left", "right"):
