@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from tangentlab.errors import InputError
 
+_RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 TARGET_KEYS = ("labels", "label", "targets", "target")
 
 
@@ -38,20 +39,34 @@ class Batches:
             self._data = list(self._data)
         if not isinstance(self._data, Iterable):
             raise InputError(f"Cannot take batches from a {type(data).__name__}: give a loader, tensor, tuple or dict.")
+        _refuse_list_of_parts(self._data)
 
     @property
     def shuffles(self) -> bool:
         """Whether going through the data twice may give another order."""
-        data = self._data
-        return isinstance(data, DataLoader) and isinstance(getattr(data, "sampler", None), RandomSampler)
+        if not isinstance(self._data, DataLoader):
+            return False
+        samplers = [self._data.sampler, self._data.batch_sampler, getattr(self._data.batch_sampler, "sampler", None)]
+        return any(isinstance(s, _RANDOM) or (isinstance(s, DistributedSampler) and s.shuffle) for s in samplers)
 
     def replayable(self) -> Batches:
         """The same batches in one fixed order, held in memory only when the loader shuffles."""
         return Batches(list(self._data)) if self.shuffles else self
 
     def __iter__(self) -> Iterator[Any]:
-        empty = True
-        for batch in self._data:
+        """The batches. What a loader draws (seeds of its workers, transforms) is not taken from the caller's stream."""
+        empty, batches, state = True, None, torch.get_rng_state()
+        while True:
+            outer = torch.get_rng_state()
+            torch.set_rng_state(state)
+            try:
+                batches = iter(self._data) if batches is None else batches
+                batch = next(batches)
+            except StopIteration:
+                break
+            finally:
+                state = torch.get_rng_state()
+                torch.set_rng_state(outer)
             empty = False
             yield batch
         if empty:
@@ -63,6 +78,16 @@ class Batches:
             return len(self._data)
         except TypeError:
             return 0
+
+
+def _refuse_list_of_parts(data: Any) -> None:
+    """A list is a list of batches; [inputs, targets], as loaders give it, would be taken for two batches."""
+    if type(data) is list and data and all(isinstance(part, Tensor) for part in data):
+        if len({(part.ndim, part.dtype) for part in data}) > 1:
+            raise InputError(
+                "A list is taken as a list of batches and this one holds tensors of different kinds: "
+                "pass one batch as a tuple (inputs, targets)."
+            )
 
 
 def is_batch(data: Any) -> bool:

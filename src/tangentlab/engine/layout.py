@@ -49,20 +49,27 @@ class LayerCollection:
     def from_model(cls, model: nn.Module, select: Any = None, *, exclude: Any = None) -> LayerCollection:
         """The trainable parameters of a model, or some of them.
 
-        `select` and `exclude` are a module of the model, a name or glob ("encoder.*", "*.bias"), a predicate of (name,
-        parameter), a LayerCollection, or an iterable of these. A module or a name stands for everything below it.
+        `select` and `exclude` are a module or parameter of the model, a name or glob ("encoder.*", "*.bias"; a tied
+        parameter answers to all its names), a predicate of (name, parameter), a LayerCollection, or an iterable of these.
+        A module or a name stands for everything below it.
         """
         modules = {id(module): name for name, module in model.named_modules(remove_duplicate=False)}
+        for name, parameter in model.named_parameters():
+            if isinstance(parameter, nn.parameter.UninitializedParameter):
+                raise InputError(f"Parameter {name!r} has no shape yet: run the model once on a batch first.")
         ranked = enumerate(model.named_parameters())
         specs = [(ParameterSpec(n, tuple(p.shape), rank), p) for rank, (n, p) in ranked if p.requires_grad]
+        aliases: dict[int, list[str]] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            aliases.setdefault(id(parameter), []).append(name)
         if not specs:
             raise InputError("The model has no trainable parameter (all have requires_grad=False or there is none).")
         if select is not None:
-            chosen = _matching(specs, select, modules)
+            chosen = _matching(specs, select, modules, aliases)
         else:
             chosen = {spec.name for spec, _ in specs}
         if exclude is not None:
-            chosen = chosen - _matching(specs, exclude, modules)
+            chosen = chosen - _matching(specs, exclude, modules, aliases)
         if not chosen:
             raise InputError(f"The selection {select!r} leaves no trainable parameter; trainable are: {_names(specs)}.")
         return cls(spec for spec, _ in specs if spec.name in chosen)
@@ -130,7 +137,10 @@ class LayerCollection:
         return {n: flat[..., self.slices[n]].reshape(*flat.shape[:-1], *self.shapes[n]) for n in self.names}
 
     def __or__(self, other: LayerCollection) -> LayerCollection:
-        return LayerCollection({*self.specs, *other.specs})
+        both = {*self.specs, *other.specs}
+        if len({spec.name for spec in both}) < len(both) or len({spec.rank for spec in both}) < len(both):
+            raise InputError(f"These collections belong to different models: {self!r} and {other!r}.")
+        return LayerCollection(both)
 
     def __and__(self, other: LayerCollection) -> LayerCollection:
         return LayerCollection(set(self.specs) & set(other.specs))
@@ -161,22 +171,39 @@ def _names(specs: list[tuple[ParameterSpec, nn.Parameter]]) -> str:
     return ", ".join(spec.name for spec, _ in specs[:12]) + (", ..." if len(specs) > 12 else "")
 
 
-def _matching(specs: list[tuple[ParameterSpec, nn.Parameter]], select: Any, modules: dict[int, str]) -> set[str]:
+Aliases = dict[int, list[str]]
+"""All names of each parameter by `id`: a tied one has several."""
+
+
+def _matching(
+    specs: list[tuple[ParameterSpec, nn.Parameter]], select: Any, modules: dict[int, str], aliases: Aliases
+) -> set[str]:
     """Names of the parameters that a selector means; every selector must mean at least one."""
     if isinstance(select, LayerCollection):
+        known = {name for names in aliases.values() for name in names}
+        if not known.issuperset(select.names):
+            raise InputError(
+                f"{select!r} belongs to another model: {', '.join(set(select.names) - known)} is not here."
+            )
         return set(select.names) & {spec.name for spec, _ in specs}
+    if isinstance(select, nn.Parameter):
+        return {spec.name for spec, parameter in specs if parameter is select}
     if isinstance(select, nn.Module):
         if id(select) not in modules:
             raise InputError(f"The selected module {type(select).__name__} is not part of the model.")
         owned = {id(parameter) for parameter in select.parameters()}
         return {spec.name for spec, parameter in specs if id(parameter) in owned}
     if isinstance(select, str):
-        found = {s.name for s, _ in specs if fnmatchcase(s.name, select) or s.name.startswith(select + ".")}
+        found = {s.name for s, p in specs if any(_is_meant(name, select) for name in aliases[id(p)])}
         if not found:
             raise InputError(f"No trainable parameter matches {select!r}; trainable are: {_names(specs)}.")
         return found
     if callable(select):
         return {spec.name for spec, parameter in specs if select(spec.name, parameter)}
-    if isinstance(select, Iterable):
-        return set().union(*(_matching(specs, one, modules) for one in select))
+    if isinstance(select, Iterable) and not isinstance(select, Tensor):
+        return set().union(*(_matching(specs, one, modules, aliases) for one in select))
     raise InputError(f"Cannot select parameters by a {type(select).__name__}: give a module, name, glob or predicate.")
+
+
+def _is_meant(name: str, select: str) -> bool:
+    return fnmatchcase(name, select) or name.startswith(select + ".")

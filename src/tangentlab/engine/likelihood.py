@@ -96,8 +96,8 @@ class Classification(Likelihood):
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """onehot(y) - p."""
         axis = self.class_axis if self.class_axis < 0 else self.class_axis + 1
-        onehot = F.one_hot(labels.long(), outputs.shape[self.class_axis]).movedim(-1, axis)
-        return onehot.to(outputs.dtype) - outputs.detach().softmax(self.class_axis)
+        onehot = _one_hot(labels, outputs.movedim(self.class_axis, -1)).movedim(-1, axis)
+        return onehot - outputs.detach().softmax(self.class_axis)
 
 
 class _Diagonal(Likelihood):
@@ -145,7 +145,7 @@ class LogSoftmax(_Diagonal):
 
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """onehot(y)."""
-        return F.one_hot(labels.long(), outputs.shape[-1]).to(outputs.dtype)
+        return _one_hot(labels, outputs)
 
 
 class Binary(_Diagonal):
@@ -164,7 +164,7 @@ class Binary(_Diagonal):
 
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """y - p."""
-        return labels.to(outputs.dtype).reshape(-1, *outputs.shape) - outputs.detach().sigmoid()
+        return _like_outputs(labels, outputs) - outputs.detach().sigmoid()
 
 
 class Regression(Likelihood):
@@ -181,15 +181,19 @@ class Regression(Likelihood):
             raise InputError("The variance must be a number, a vector (outputs) or a matrix (outputs, outputs).")
         if not bool((torch.diagonal(self.variance) if self.variance.ndim == 2 else self.variance).gt(0).all()):
             raise InputError("Variances must be positive.")
+        if self.variance.ndim == 2:
+            symmetric = torch.allclose(self.variance, self.variance.t())
+            if not symmetric or int(torch.linalg.cholesky_ex(self.variance.double())[1]):
+                raise InputError("A covariance must be symmetric and positive definite.")
 
     def _roots(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """R with R R^T = covariance^-1, and L with L L^T = covariance, both (outputs, outputs)."""
         size = outputs[0].numel()
         variance = self.variance.to(outputs)
+        if variance.ndim > 0 and variance.shape[0] != size:
+            raise InputError(f"The variance is for {variance.shape[0]} outputs and the model has {size}.")
         if variance.ndim < 2:
             variance = torch.diag(variance.expand(size))
-        if variance.shape[0] != size:
-            raise InputError(f"The variance is for {variance.shape[0]} outputs and the model has {size}.")
         lower = torch.linalg.cholesky(variance)
         eye = torch.eye(size, dtype=variance.dtype, device=variance.device)
         return torch.linalg.solve_triangular(lower, eye, upper=False).t(), lower
@@ -218,9 +222,29 @@ class Regression(Likelihood):
 
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """covariance^-1 (y - f)."""
-        residual = (labels.to(outputs.dtype).reshape(-1, *outputs.shape) - outputs.detach()).flatten(2)
+        residual = (_like_outputs(labels, outputs) - outputs.detach()).flatten(2)
         root = self._roots(outputs)[0]
         return (residual @ root @ root.t()).reshape(-1, *outputs.shape)
+
+
+def _one_hot(labels: Tensor, outputs: Tensor) -> Tensor:
+    """Labels (samples, N, ...) as (samples, N, ..., C), for outputs (N, ..., C)."""
+    classes = outputs.shape[-1]
+    if labels.is_floating_point() or labels.shape[1:] != outputs.shape[:-1]:
+        raise InputError(
+            f"Class labels must be integers of shape {tuple(outputs.shape[:-1])}, one per position; "
+            f"these are {labels.dtype} of shape {tuple(labels.shape[1:])}."
+        )
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise InputError(f"Labels must lie in 0..{classes - 1}, found {int(labels.min())}..{int(labels.max())}.")
+    return F.one_hot(labels.long(), classes).to(outputs.dtype)
+
+
+def _like_outputs(labels: Tensor, outputs: Tensor) -> Tensor:
+    """Real targets (samples, N, ...) in the shape (samples, *outputs.shape)."""
+    if labels.shape[1:2] != outputs.shape[:1] or labels[0].numel() != outputs.numel():
+        raise InputError(f"Targets of shape {tuple(labels.shape[1:])} do not fit outputs {tuple(outputs.shape)}.")
+    return labels.to(outputs.dtype).reshape(-1, *outputs.shape)
 
 
 _BY_NAME: dict[str, Callable[[], Likelihood]] = {

@@ -20,8 +20,15 @@ def available_bytes() -> int:
         free = int(lines["MemAvailable"].split()[0]) * 1024
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     if limit.exists() and used.exists() and (text := limit.read_text().strip()).isdigit():
-        free = min(free, max(int(text) - int(used.read_text()), 0))
+        free = min(free, max(int(text) - int(used.read_text()) + _reclaimable(), 0))
     return free
+
+
+def _reclaimable() -> int:
+    """Bytes of the control group's file cache that are given back when needed."""
+    statistics = Path("/sys/fs/cgroup/memory.stat")
+    lines = statistics.read_text().splitlines() if statistics.exists() else []
+    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
 
 
 def memory_budget() -> int:
