@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tangentlab.layers.covariance import lagged_covariance, lagged_operations, lags_apply, window_sums
 from tangentlab.layers.outer import OuterSum
 from tangentlab.layers.registry import register
+from tangentlab.linalg.symmetric import symmetric_product
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 CACHE_BYTES = 2 << 20
@@ -51,6 +53,13 @@ def patch_columns(module: nn.modules.conv._ConvNd, padded: Tensor, size: tuple[i
 def position_rows(tensor: Tensor, groups: int) -> Tensor:
     """(..., groups * F, *spatial) of (K, N, ...) as (K, N, groups, T, F)."""
     return tensor.flatten(3).unflatten(2, (groups, -1)).transpose(-1, -2)
+
+
+def known_zeros(module: nn.modules.conv._ConvNd) -> tuple[int, ...]:
+    """Rows and columns at each border of the padded input that are certainly zero."""
+    if module.padding_mode != "zeros" or isinstance(module.padding, str):
+        return (0,) * len(module.kernel_size)
+    return tuple(int(amount) for amount in module.padding)
 
 
 class ConvSum(OuterSum):
@@ -108,6 +117,26 @@ class ConvSum(OuterSum):
         groups, rows, _ = self.matrix_shape
         by_example = self.grads.flatten(3).unflatten(2, (groups, rows)).permute(1, 2, 0, 3, 4)
         return by_example.reshape(self.examples, groups, self.outputs * rows, self.positions)
+
+    def side_covariance(self, side: str, sharing: str) -> Tensor:
+        """As for any layer, but patches are summed up in passing, or not made at all where lags are cheaper."""
+        if side == "left" or sharing == "reduce":
+            return super().side_covariance(side, sharing)
+        groups, _, columns = self.matrix_shape
+        direct = self.examples * self.positions * columns**2
+        if lags_apply(self.module) and 1.5 * lagged_operations(self.module, self.examples, self.size) < direct:
+            weight = lagged_covariance(self.module, self._right, self.size, known_zeros(self.module))[None]
+        else:
+            weight = self._right.new_zeros((groups, columns, columns))
+            for _, patches in self.example_chunks():
+                symmetric_product(patches.permute(1, 2, 0, 3).flatten(2), out=weight)
+        if not self.bias:
+            return weight
+        result = weight.new_empty((groups, columns + 1, columns + 1))
+        result[:, :-1, :-1] = weight
+        result[:, -1, :-1] = result[:, :-1, -1] = window_sums(self.module, self._right, self.size)
+        result[:, -1, -1] = self.examples * self.positions
+        return result
 
     def weight_rows(self) -> Tensor:
         """(K, N, groups, rows, columns): one product per example for all cotangents."""

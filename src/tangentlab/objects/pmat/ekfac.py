@@ -16,11 +16,16 @@ from tangentlab.layers import OuterSum
 from tangentlab.linalg import sym_pow
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names, accumulate
+from tangentlab.objects.pmat.factor import completed_basis
 from tangentlab.objects.pmat.kfac import KronBlock, MatrixForm, PMatKFAC, decompose, kronecker_spectrum
 
 
 class EigenBlock(Block):
-    """(U_L x U_R) diag(scale) (U_L x U_R)^T with orthogonal bases (groups, k, k) and scale (groups, rows, columns')."""
+    """(U_L x U_R) diag(scale) (U_L x U_R)^T with orthonormal bases (groups, features, k) and scale (groups, k_L, k_R).
+
+    Bases of factors that were made from few rows are thin (k < features): on those samples the second moments outside are
+    exactly zero. `completed` extends them to full bases for anything that reaches outside.
+    """
 
     def __init__(self, left: Tensor, right: Tensor, scale: Tensor, form: MatrixForm) -> None:
         self.left, self.right, self.scale, self.form, self.dim = left, right, scale, form, form.dim
@@ -30,6 +35,18 @@ class EigenBlock(Block):
         """KFAC's own eigenvalues as the scale, to begin with."""
         (left_values, left), (right_values, right) = block.bases
         return cls(left, right, left_values[:, :, None] * right_values[:, None, :], block.form)
+
+    def completed(self) -> EigenBlock:
+        """The same matrix in full bases."""
+        left, right = completed_basis(self.left), completed_basis(self.right)
+        scale = self.scale.new_zeros((left.shape[0], left.shape[-1], right.shape[-1]))
+        scale[:, : self.scale.shape[1], : self.scale.shape[2]] = self.scale
+        return EigenBlock(left, right, scale, self.form)
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether a basis does not span its whole space."""
+        return self.scale.numel() < self.dim
 
     def _spectrum(self) -> Spectrum:
         return kronecker_spectrum(self.scale, self.left, self.right, self.form)
@@ -52,7 +69,10 @@ class EigenBlock(Block):
 
     def inverse(self, damping: float) -> EigenBlock:
         """1 / (scale + damping)."""
-        return self._scaled_by(1 / (self.scale + damping)) if damping else self.power(-1)
+        if damping == 0:
+            return self.power(-1)
+        full = self.completed() if self.is_thin else self
+        return full._scaled_by(1 / (full.scale + damping))
 
     def _scaled_by(self, scale: Tensor) -> EigenBlock:
         return EigenBlock(self.left, self.right, scale, self.form)
@@ -108,9 +128,9 @@ class PMatEKFAC(BlockwisePMat):
     def from_rows(cls, rows: Rows, sharing: str = "expand", corrected: bool = True, **options: Any) -> PMatEKFAC:
         """KFAC's factors, their eigenbasis, then (unless corrected=False) the second moments in it: two passes."""
         result = cls.from_kfac(PMatKFAC.from_rows(rows, sharing=sharing, **options))
+        result._rows = rows
         if corrected:
             result.update_diag(rows)
-        result._rows = rows
         rows.release()
         return result
 
@@ -132,6 +152,8 @@ class PMatEKFAC(BlockwisePMat):
     def update_diag(self, data: Any = None) -> None:
         """Estimate the second moments anew, keeping the basis: on the same data, or on other data."""
         rows = self._rows_of(data)
+        if rows is not self._rows:
+            self.blocks = {n: b.completed() if isinstance(b, EigenBlock) else b for n, b in self.blocks.items()}
         groups = {group.names: group for group in rows.groups}
         plan: dict[Names, tuple[tuple[Group, ...], Builder]]
         plan = {n: ((groups[n],), ScaleBuilder(b)) for n, b in self.blocks.items() if isinstance(b, EigenBlock)}

@@ -12,10 +12,11 @@ from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError, StructureError
 from tangentlab.layers import OuterSum
-from tangentlab.linalg import safe_eigh_many, sym_pow
+from tangentlab.linalg import sym_pow
 from tangentlab.objects.pmat.base import Vector, check_damping
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
+from tangentlab.objects.pmat.factor import FactorSum, ThinFactor, decompose_factors
 
 
 class MatrixForm:
@@ -42,20 +43,34 @@ class MatrixForm:
 
 
 class KronBlock(Block):
-    """F vec(V) = vec(L V R): left (groups, rows, rows), right (groups, columns', columns'), columns' with the bias."""
+    """F vec(V) = vec(L V R): left (groups, rows, rows), right (groups, columns', columns'), columns' with the bias.
 
-    def __init__(self, left: Tensor, right: Tensor, form: MatrixForm) -> None:
-        self.left, self.right, self.form, self.dim = left, right, form, form.dim
+    A factor made from few rows stays thin; `left` and `right` write it out.
+    """
 
     _cached_bases: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 
+    def __init__(self, left: Tensor | ThinFactor, right: Tensor | ThinFactor, form: MatrixForm) -> None:
+        self.factors, self.form, self.dim = (left, right), form, form.dim
+
+    @property
+    def left(self) -> Tensor:
+        """Left factors, dense."""
+        return _dense(self.factors[0])
+
+    @property
+    def right(self) -> Tensor:
+        """Right factors, dense."""
+        return _dense(self.factors[1])
+
     def product(self, rows: Tensor) -> Tensor:
         """L V R."""
-        return self.form.to_flat(self.left @ self.form.to_matrix(rows) @ self.right)
+        half = _right_product(self.form.to_matrix(rows), self.factors[1])
+        return self.form.to_flat(_right_product(half.transpose(-1, -2), self.factors[0]).transpose(-1, -2))
 
     @property
     def bases(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """((left values (groups, rows), left vectors), (right values, right vectors)), computed once."""
+        """((left values (groups, k), left vectors), (right values, right vectors)), computed once; thin for thin factors."""
         if "_cached_bases" not in vars(self):
             decompose([self])
         return self._cached_bases
@@ -67,26 +82,34 @@ class KronBlock(Block):
 
     def solve_factored(self, rows: Tensor, damping: float, pi: float | Tensor | None) -> Tensor:
         """(L + sqrt(damping) / pi)^-1 V (R + sqrt(damping) pi)^-1; pi balances the factors by their mean eigenvalue."""
-        (left_values, left), (right_values, right) = self.bases
-        ratio = right_values.clamp_min(0).mean(-1) / left_values.clamp_min(0).mean(-1).clamp_min(1e-30)
-        balance = ratio.clamp_min(1e-30).sqrt()[:, None] if pi is None else pi
+        means = [_traces(factor) / size for factor, size in zip(self.factors, self._features(), strict=True)]
+        ratio = means[1] / means[0].clamp_min(torch.finfo(means[0].dtype).tiny)
+        balance = ratio.clamp_min(torch.finfo(ratio.dtype).tiny).sqrt()[:, None] if pi is None else pi
         root = damping**0.5
-        inner = left.transpose(-1, -2) @ self.form.to_matrix(rows) @ right
-        inner = inner / (left_values + root / balance)[:, :, None] / (right_values + root * balance)[:, None, :]
-        return self.form.to_flat(left @ inner @ right.transpose(-1, -2))
+        half = _damped_product(self.form.to_matrix(rows), *self.bases[1], root * balance)
+        return self.form.to_flat(
+            _damped_product(half.transpose(-1, -2), *self.bases[0], root / balance).transpose(-1, -2)
+        )
+
+    def _features(self) -> tuple[int, int]:
+        return self.form.shape[1], self.form.shape[2] + self.form.bias
 
     def trace(self) -> Tensor:
         """sum over groups of tr L tr R."""
-        return (_traces(self.left) * _traces(self.right)).sum()
+        return (_traces(self.factors[0]) * _traces(self.factors[1])).sum()
 
     def diag(self) -> Tensor:
         """Outer product of the diagonals."""
-        left, right = self.left.diagonal(dim1=-2, dim2=-1), self.right.diagonal(dim1=-2, dim2=-1)
+        left, right = (_diagonals(factor) for factor in self.factors)
         return self.form.to_flat(left[:, :, None] * right[:, None, :])
 
     def squared_norm(self) -> Tensor:
         """sum over groups of |L|^2 |R|^2."""
-        return (self.left.square().sum((-1, -2)) * self.right.square().sum((-1, -2))).sum()
+        left, right = (
+            factor.squared_norms() if isinstance(factor, ThinFactor) else factor.square().sum((-1, -2))
+            for factor in self.factors
+        )
+        return (left * right).sum()
 
     def power(self, exponent: float) -> Block:
         """L^p x R^p."""
@@ -97,33 +120,54 @@ class KronBlock(Block):
         """A Kronecker product without damping, a scaling of the Kronecker eigenbasis with damping."""
         from tangentlab.objects.pmat.ekfac import EigenBlock
 
-        if damping == 0:
-            return self.power(-1)
-        (left_values, left), (right_values, right) = self.bases
-        return EigenBlock(left, right, 1 / (left_values[:, :, None] * right_values[:, None, :] + damping), self.form)
+        return self.power(-1) if damping == 0 else EigenBlock.from_kronecker(self).inverse(damping)
 
     def scaled(self, factor: Any) -> KronBlock:
         """factor F."""
-        return KronBlock(self.left * factor, self.right, self.form)
+        left, right = self.factors
+        return KronBlock(left.scaled(factor) if isinstance(left, ThinFactor) else left * factor, right, self.form)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> KronBlock:
         """The same with other factors."""
-        return KronBlock(function(self.left), function(self.right), self.form)
+        left, right = (f.map(function) if isinstance(f, ThinFactor) else function(f) for f in self.factors)
+        return KronBlock(left, right, self.form)
 
     def tensors(self) -> list[Tensor]:
-        """The factors."""
-        return [self.left, self.right]
+        """The factors as they are stored."""
+        return [factor.rows if isinstance(factor, ThinFactor) else factor for factor in self.factors]
 
 
-def _traces(matrices: Tensor) -> Tensor:
-    return matrices.diagonal(dim1=-2, dim2=-1).sum(-1)
+def _dense(factor: Tensor | ThinFactor) -> Tensor:
+    return factor.dense() if isinstance(factor, ThinFactor) else factor
+
+
+def _right_product(matrix: Tensor, factor: Tensor | ThinFactor) -> Tensor:
+    return factor.right_product(matrix) if isinstance(factor, ThinFactor) else matrix @ factor
+
+
+def _damped_product(matrix: Tensor, values: Tensor, vectors: Tensor, damping: float | Tensor) -> Tensor:
+    """matrix (A + damping I)^-1 for A = vectors diag(values) vectors^T, null outside the vectors."""
+    shift = damping if isinstance(damping, Tensor) else torch.full_like(values[:, :1], damping)
+    inside = matrix @ vectors
+    if vectors.shape[-1] == vectors.shape[-2]:
+        return (inside / (values + shift)[:, None, :]) @ vectors.transpose(-1, -2)
+    scale = 1 / (values + shift) - 1 / shift
+    return (inside * scale[:, None, :]) @ vectors.transpose(-1, -2) + matrix / shift[..., None]
+
+
+def _traces(factor: Tensor | ThinFactor) -> Tensor:
+    return _diagonals(factor).sum(-1)
+
+
+def _diagonals(factor: Tensor | ThinFactor) -> Tensor:
+    return factor.diagonals() if isinstance(factor, ThinFactor) else factor.diagonal(dim1=-2, dim2=-1)
 
 
 def kronecker_spectrum(values: Tensor, left: Tensor, right: Tensor, form: MatrixForm) -> Spectrum:
-    """F = (left x right) diag(values) (left x right)^T, values (groups, rows, columns')."""
+    """F = (left x right) diag(values) (left x right)^T, values (groups, k_left, k_right), null outside thin bases."""
     return Spectrum(
         values.flatten(),
-        values.numel(),
+        form.dim,
         lambda x: (left.transpose(-1, -2) @ form.to_matrix(x) @ right).flatten(-3),
         lambda y: form.to_flat(left @ y.unflatten(-1, values.shape) @ right.transpose(-1, -2)),
     )
@@ -132,14 +176,9 @@ def kronecker_spectrum(values: Tensor, left: Tensor, right: Tensor, form: Matrix
 def decompose(blocks: list[KronBlock]) -> None:
     """Eigendecompositions of all factors, side by side; kept on the blocks."""
     todo = [block for block in blocks if "_cached_bases" not in vars(block)]
-    factors = [factor for block in todo for factor in (block.left, block.right)]
-    pairs = iter(safe_eigh_many([matrix for factor in factors for matrix in factor]))
+    pairs = iter(decompose_factors([factor for block in todo for factor in block.factors]))
     for block in todo:
-        bases = []
-        for factor in (block.left, block.right):
-            values, vectors = zip(*(next(pairs) for _ in range(factor.shape[0])), strict=True)
-            bases.append((torch.stack(values), torch.stack(vectors)))
-        block._cached_bases = bases[0], bases[1]
+        block._cached_bases = next(pairs), next(pairs)
 
 
 class KronBuilder:
@@ -153,8 +192,7 @@ class KronBuilder:
         if sharing not in ("expand", "reduce"):
             raise InputError(f"sharing must be 'expand' or 'reduce', not {sharing!r}.")
         self.group, self.sharing = group, sharing
-        self.left: Tensor | None = None
-        self.right: Tensor | None = None
+        self.sides = {side: FactorSum(side, sharing) for side in ("left", "right")}
         self.form: MatrixForm | None = None
         self.gradients, self.positions = "left", 0
 
@@ -167,18 +205,15 @@ class KronBuilder:
         self.gradients = factor.gradients
         if first:
             self.positions += factor.examples * (factor.positions if self.sharing == "expand" else 1)
-        if first or self.gradients == "left":
-            left = factor.left_covariance(self.sharing)
-            self.left = left if self.left is None else self.left.add_(left)
-        if first or self.gradients == "right":
-            right = factor.right_covariance(self.sharing)
-            self.right = right if self.right is None else self.right.add_(right)
+        for side, total in self.sides.items():
+            if first or side == factor.gradients:
+                total.add(factor)
 
     def finish(self, examples: int) -> KronBlock:
         """Normalize both sides."""
-        assert self.left is not None and self.right is not None and self.form is not None
-        left, right = (self.positions, examples) if self.gradients == "left" else (examples, self.positions)
-        return KronBlock(self.left / left, self.right / right, self.form)
+        assert self.form is not None
+        counts = {side: self.positions if side == self.gradients else examples for side in self.sides}
+        return KronBlock(*(total.finish(counts[side]) for side, total in self.sides.items()), self.form)
 
 
 def no_kronecker(groups: list[Group]) -> str:
