@@ -14,10 +14,10 @@ from tangentlab.experiments import Results
 from tangentlab.experiments.bench.compare import compare_runs
 from tangentlab.experiments.bench.folder import RunFolder, runs_below
 from tangentlab.experiments.bench.rows import read_rows
-from tangentlab.experiments.bench.runner import Outcome
+from tangentlab.experiments.bench.runner import Outcome, execute
 
 Command = Callable[..., subprocess.Popen[str]]
-SETTINGS = ("toy-training", "--scale", "smoke", "--seeds", "2", "--set", "delay=0.02")
+SETTINGS = ("toy-training", "--scale", "smoke", "--set", "delay=0.03")
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 60) -> None:
@@ -41,58 +41,51 @@ def the_only_run(parent: Path) -> RunFolder:
 def test_a_run_killed_again_and_again_resumes_to_the_same_metrics(
     command: Command, bench: Callable[..., Outcome], tmp_path: Path
 ):
-    runs = tmp_path / "killed"
+    runs, one_seed = tmp_path / "killed", ("--seeds", "1", "--set", "draw_delay=1")
     moments: dict[str, Callable[[], bool]] = {
-        "in the first training": lambda: len(rows_of(runs)) >= 9,
+        "in the first training": lambda: len(rows_of(runs)) >= 5,
         "in the stage between": lambda: any(row["table"] == "between" for row in rows_of(runs)),
         "in the second training": lambda: any(row.get("training") == "second" for row in rows_of(runs)),
-        "while it draws": lambda: sum(row["table"] == "end" for row in rows_of(runs)) == 2,
+        "while it draws": lambda: any(row["table"] == "end" for row in rows_of(runs)),
     }
     for name, moment in moments.items():
-        process = command("run", *SETTINGS, "--set", "draw_delay=1", "--out", str(runs), "--resume")
+        process = command("run", *SETTINGS, *one_seed, "--out", str(runs), "--resume")
         wait_for(moment, process)
         # the parent alone: its workers must notice, and must not write beside those of the next start
         os.kill(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, name
         assert not (the_only_run(runs).claims_file).exists(), name
-    process = command("run", *SETTINGS, "--set", "draw_delay=1", "--out", str(runs), "--resume")
+    process = command("run", *SETTINGS, *one_seed, "--out", str(runs), "--resume")
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
-    reference = bench("toy-training", seeds=2, delay=0.0)
+    reference = bench("toy-training", seeds=1)
     comparison = compare_runs(the_only_run(runs), reference.folder)
-    assert comparison.identical and comparison.rows > 50
+    assert comparison.identical and comparison.rows > 25
     assert (Results(the_only_run(runs)).arrays("weights") == Results(reference.folder).arrays("weights")).all()
 
 
-def test_ctrl_c_leaves_a_valid_partial_run_that_goes_on(
+def test_a_running_folder_is_closed_to_others_and_ctrl_c_leaves_a_valid_partial_run_that_goes_on(
     command: Command, bench: Callable[..., Outcome], tmp_path: Path
 ):
-    runs = tmp_path / "interrupted"
-    process = command("run", *SETTINGS, "--out", str(runs))
-    wait_for(lambda: len(rows_of(runs)) >= 12, process)
+    runs, hold = tmp_path / "interrupted", tmp_path / "hold"
+    hold.touch()
+    words = ("run", "toy-training", "--scale", "smoke", "--seeds", "2", "--set", f"hold={hold}", "--out", str(runs))
+    process = command(*words)
+    wait_for(lambda: {row["seed"] for row in rows_of(runs) if row.get("step") == 2} == {0, 1}, process)
+    intruder = command(*words, "--resume")
+    output, _ = intruder.communicate(timeout=60)
+    assert intruder.returncode == 2 and "in use by another run" in output and process.poll() is None
     os.kill(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "--resume" in output
     folder = the_only_run(runs)
-    assert folder.report_file.exists() and "A partial run" in folder.report_file.read_text()
-    assert not Results(folder).complete and list((folder.path / "seeds").rglob("*.pt"))
-    process = command("run", *SETTINGS, "--out", str(runs), "--resume")
-    assert process.wait(timeout=120) == 0
-    assert compare_runs(folder, bench("toy-training", seeds=2, delay=0.0).folder).identical
-
-
-def test_a_second_run_cannot_enter_a_folder_that_is_running(command: Command, tmp_path: Path):
-    runs = tmp_path / "shared"
-    first = command("run", *SETTINGS, "--set", "steps=2000", "--out", str(runs))
-    try:
-        wait_for(lambda: len(rows_of(runs)) >= 2, first)
-        second = command("run", *SETTINGS, "--set", "steps=2000", "--out", str(runs), "--resume")
-        output, _ = second.communicate(timeout=60)
-        assert second.returncode == 2 and "in use by another run" in output
-        assert first.poll() is None
-    finally:
-        first.send_signal(signal.SIGINT)
-        first.wait(timeout=60)
+    assert "A partial run" in folder.report_file.read_text() and not Results(folder).complete
+    written = len(rows_of(runs))
+    hold.unlink()
+    assert len(list((folder.path / "seeds").rglob("*.pt"))) == 2, "each seed left a checkpoint"
+    whole = execute(folder.config(), runs, resume=True, inline=True)
+    assert whole.folder == folder and whole.complete and len(rows_of(runs)) > written
+    assert compare_runs(folder, bench("toy-training", seeds=2).folder).identical
 
 
 @pytest.mark.slow
@@ -101,11 +94,15 @@ def test_twenty_kills_at_random_moments_of_the_whole_process_group(
 ):
     runs, dice = tmp_path / "killed", random.Random(0)
     for _ in range(20):
-        process = command("run", *SETTINGS, "--set", "checkpoint_seconds=0.1", "--out", str(runs), "--resume")
+        process = command(
+            "run", *SETTINGS, "--seeds", "2", "--set", "checkpoint_seconds=0.1", "--out", str(runs), "--resume"
+        )
         time.sleep(dice.uniform(0.5, 6))
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    process = command("run", *SETTINGS, "--set", "checkpoint_seconds=0.1", "--out", str(runs), "--resume")
+    process = command(
+        "run", *SETTINGS, "--seeds", "2", "--set", "checkpoint_seconds=0.1", "--out", str(runs), "--resume"
+    )
     assert process.wait(timeout=120) == 0
     assert compare_runs(the_only_run(runs), bench("toy-training", seeds=2).folder).identical

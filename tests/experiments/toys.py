@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,7 @@ class ToyTraining(Experiment):
     delay: float = 0.0
     draw_delay: float = 0.0
     checkpoint_seconds: float = 0.0
+    hold: str = ""
 
     def cost(self) -> Cost:
         return Cost(2 * self.steps + 3, 0.001, 300)
@@ -79,6 +81,9 @@ class ToyTraining(Experiment):
 
         def record(training: Training) -> None:
             time.sleep(self.delay)
+            while training.step == 3 and self.hold and Path(self.hold).exists():
+                time.sleep(0.01)
+                lab.progress("held", 0, None)
             values = {"loss": full_loss(training), "batch_loss": training.loss}
             lab.log("loss", training=name, step=training.step, **values)
 
