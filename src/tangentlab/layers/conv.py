@@ -138,6 +138,35 @@ class ConvSum(OuterSum):
         result[:, -1, -1] = self.examples * self.positions
         return result
 
+    def rotated_square_sum(self, left_basis: Tensor, right_basis: Tensor) -> Tensor:
+        """As for any layer, by the cheaper order: rotate patches and gradients first, or the finished gradients."""
+        _, rows, columns = self.matrix_shape
+        k_left, k_right = left_basis.shape[-1], right_basis.shape[-1]
+        outputs, positions = self.outputs, self.positions
+        factors_first = positions * (columns * k_right + outputs * k_left * (rows + k_right))
+        gradients_first = outputs * rows * (positions * columns + columns * k_right + k_left * k_right)
+        rotate = self._rotated_factors if factors_first < gradients_first else self._rotated_gradients
+        grads = self.example_gradients().unflatten(2, (outputs, rows))
+        total = grads.new_zeros((left_basis.shape[0], k_left, k_right))
+        for chunk, patches in self.example_chunks():
+            total += rotate(grads[chunk], patches, left_basis, right_basis).square_().sum((0, 2))
+        return total
+
+    def _rotated_factors(self, grads: Tensor, patches: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        """(n, groups, K, k_left, k_right) from gradients (n, groups, K, rows, T) and patches (n, groups, columns, T)."""
+        turned = patches.transpose(-1, -2) @ right[:, : patches.shape[-2]]
+        if self.bias:
+            turned += right[:, -1:]
+        rotated = left.transpose(-1, -2)[:, None] @ grads
+        return (rotated.flatten(2, 3) @ turned).unflatten(2, rotated.shape[2:4])
+
+    def _rotated_gradients(self, grads: Tensor, patches: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        """The same, with the gradients of the layer written out for these examples."""
+        weight = (grads.flatten(2, 3) @ patches.transpose(-1, -2)) @ right[:, : patches.shape[-2]]
+        if self.bias:
+            weight += grads.sum(-1).flatten(2)[..., None] @ right[:, -1:]
+        return left.transpose(-1, -2)[:, None] @ weight.unflatten(2, grads.shape[2:4])
+
     def weight_rows(self) -> Tensor:
         """(K, N, groups, rows, columns): one product per example for all cotangents."""
         groups, rows, columns = self.matrix_shape
