@@ -134,7 +134,7 @@ class LayerCollection:
         """Flat (*batch, d) -> views (*batch, *shape) by name."""
         if flat.shape[-1] != self.numel:
             raise InputError(f"A flat vector of {self.numel} entries is expected, this one has {flat.shape[-1]}.")
-        return {n: flat[..., self.slices[n]].reshape(*flat.shape[:-1], *self.shapes[n]) for n in self.names}
+        return {n: flat[..., self.slices[n]].reshape((*flat.shape[:-1], *self.shapes[n])) for n in self.names}
 
     def __or__(self, other: LayerCollection) -> LayerCollection:
         both = {*self.specs, *other.specs}
