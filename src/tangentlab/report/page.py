@@ -25,7 +25,7 @@ PIXELS_PER_POINT, READABLE = 1.45, 1.0
 def write_report(folder: RunFolder) -> Path:
     """Write ``report.html`` of a run and return its path."""
     path: Path = folder.report_file
-    write_atomically(path, render_report(folder.path, folder.config_file.read_text()))
+    write_atomically(path, render_report(folder.path, folder.config_file.read_text(encoding="utf-8")))
     return path
 
 

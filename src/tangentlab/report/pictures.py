@@ -47,6 +47,6 @@ def read_pictures(folder: Path) -> list[dict[str, str]]:
     index = folder / "index.json"
     if not index.exists():
         return []
-    entries = json.loads(index.read_text())
+    entries = json.loads(index.read_text(encoding="utf-8"))
     files = [(entry, folder / f"{Path(entry['name']).name}.svg") for entry in entries]
-    return [{**entry, "svg": file.read_text()} for entry, file in files if file.exists()]
+    return [{**entry, "svg": file.read_text(encoding="utf-8")} for entry, file in files if file.exists()]

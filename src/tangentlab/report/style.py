@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tangentlab.experiments.bench.results import Curves
 
 INK = "#1f2430"
-# Okabe and Ito's colours, the light ones darkened until they stand out on white and on near-black alike
-PALETTE = ("#1b7fc4", "#d5600a", "#0b9a72", "#b5559c", "#b08a00", "#6d74c9", "#8a6a4f", "#3a9fb8")
+# chosen so that the first six stay apart for every kind of colour vision, on white and on near-black alike
+PALETTE = ("#1e69f0", "#e17800", "#00a569", "#a54bb4", "#d21e2d", "#787887", "#8a6a4f", "#2f9fb5")
 SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"
 PANEL_WIDTHS, PANEL_HEIGHT = {1: 5.6, 2: 4.3, 3: 3.4}, 3.3
 

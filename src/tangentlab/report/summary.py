@@ -47,7 +47,7 @@ def write_summary(results: Results, verdicts: Sequence[Verdict], failed: Sequenc
 def read_summary(folder: Path) -> dict[str, Any] | None:
     """The summary in a run's folder, None when it has none (or half of one)."""
     try:
-        content = json.loads((folder / "claims.json").read_text())
+        content = json.loads((folder / "claims.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) and "experiment" in content else None

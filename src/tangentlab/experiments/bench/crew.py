@@ -61,7 +61,7 @@ class Crew:
         if code < 0:
             return f"the process was killed by signal {-code}" + (" (out of memory?)" if code == -9 else "")
         log = self.folder.seed_folder(seed) / "log.txt"
-        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
     def _start(self, seed: int) -> None:
         log = self.folder.seed_folder(seed) / "log.txt"

@@ -51,7 +51,7 @@ class Config:
 def read_config(path: Path) -> Config:
     """A config from YAML; unknown keys and wrong types are errors, and nothing in it is executed."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RunError(f"{path} cannot be read as a run's config: {error}") from error
     if not isinstance(content, dict):

@@ -104,7 +104,7 @@ def repair(path: Path) -> None:
     """Make the file hold exactly its valid rows; only done while nobody else writes."""
     rows = read_rows(path)
     content = dump_rows(rows)
-    if path.exists() and path.read_text(errors="replace") != content:
+    if path.exists() and path.read_text(encoding="utf-8", errors="replace") != content:
         write_atomically(path, content)
 
 

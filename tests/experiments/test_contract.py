@@ -1,0 +1,96 @@
+"""Every experiment keeps the rules of the bench; a new one is tested by being there."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tangentlab.experiments import Chapter, Claim, Experiment, Status, all_experiments, experiment
+from tangentlab.experiments.bench.contract import check_contract, check_paper_scale_starts
+from tangentlab.experiments.bench.registry import ENVIRONMENT
+
+ROOT = Path(__file__).parents[2]
+
+
+def built_in() -> list[type[Experiment]]:
+    return [kind for kind in all_experiments() if kind.__module__.startswith("tangentlab.")]
+
+
+@pytest.mark.parametrize("kind", built_in(), ids=lambda kind: kind.name)
+def test_the_experiment_keeps_the_contract_at_smoke_scale(kind: type[Experiment], tmp_path: Path):
+    check_contract(kind, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", built_in(), ids=lambda kind: kind.name)
+def test_two_steps_of_the_papers_own_scale_run(kind: type[Experiment], tmp_path: Path):
+    check_paper_scale_starts(kind, tmp_path)
+
+
+def test_claim_ids_are_unique_over_all_experiments():
+    ids = [claim.id for kind in built_in() for claim in kind.claims]
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("kind", built_in(), ids=lambda kind: kind.name)
+def test_a_committed_result_judges_the_claims_and_thresholds_of_the_code(kind: type[Experiment]):
+    file = ROOT / "results" / "desk" / kind.name / "claims.json"
+    if not file.exists():
+        pytest.skip(f"no desk result of {kind.name} is committed")
+    committed = {
+        claim["id"]: (claim["relation"], claim["threshold"]) for claim in json.loads(file.read_text())["claims"]
+    }
+    assert committed == {claim.id: (claim.relation, claim.threshold) for claim in kind.claims}
+
+
+def description(**changes):
+    base = {
+        "name": "toy-description",
+        "title": "t",
+        "question": "q",
+        "chapter": Chapter.GEOMETRY,
+        "place": "p",
+        "claims": (Claim("d-1", "s", "m", "<", 1.0, "p"),),
+        "run": lambda self, lab: None,
+        "draw": lambda self, results: (),
+        "__annotations__": {"width": int},
+        "width": 3,
+    }
+    return type("Described", (Experiment,), {**base, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"name": "Not Kebab"}, "dashes only"),
+        ({"question": ""}, "question"),
+        ({"claims": ()}, "claims"),
+        ({"claims": (Claim("d", "s", "m", "<", 1.0, "p"),) * 2}, "appear twice: d"),
+        ({"scales": {"huge": {}}}, "unknown scales huge"),
+        ({"scales": {"smoke": {"widht": 3}}}, "did you mean 'width'"),
+        ({"scales": {"paper": {"width": 2.5}}}, "not a whole number"),
+        ({"name": "toy-claims"}, "two experiments are called 'toy-claims'"),
+    ],
+)
+def test_an_incomplete_or_contradictory_description_is_refused_when_it_is_registered(changes: dict, complaint: str):
+    all_experiments()
+    with pytest.raises((TypeError, ValueError), match=complaint):
+        experiment(description(**changes))
+
+
+def test_experiments_are_listed_by_chapter_and_names_of_other_modules_come_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    kinds = all_experiments()
+    chapters = [list(Chapter).index(kind.chapter) for kind in kinds]
+    assert chapters == sorted(chapters) and {"toy-claims", "kl-expansion"} <= {kind.name for kind in kinds}
+    monkeypatch.setenv(ENVIRONMENT, "no.such.module")
+    with pytest.raises(ModuleNotFoundError, match="no"):
+        all_experiments()
+
+
+def test_parameters_of_a_scale_are_the_defaults_with_its_changes():
+    (kind,) = (kind for kind in all_experiments() if kind.name == "toy-training")
+    assert kind.at("desk").steps == 40 and kind.at("smoke").steps == 12 and kind.at("smoke", steps=3).steps == 3
+    assert kind.at("smoke", steps=3).changed_from("smoke") == {"steps": 12}
+    assert Status.HELD == "held"
