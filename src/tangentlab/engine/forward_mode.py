@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tangentlab.engine.capture import gradients
@@ -39,11 +39,17 @@ def plain_kernels() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
+def has_padding(model: nn.Module) -> bool:
+    """Whether an embedding drops the gradient of its padding row: forward mode does not, and only some batches show it."""
+    return any(getattr(module, "padding_idx", None) is not None for module in model.modules())
+
+
 class Linearization:
     """f and its differential at the current parameters on one batch: `jvp`, `vjp`, with one forward kept for the vjp."""
 
     def __init__(self, network: Network, batch: Any, rung: int = 0) -> None:
-        self.network, self.batch, self.rung = network, batch, rung
+        self.network, self.batch = network, batch
+        self.rung = max(rung, 2) if has_padding(network.model) else rung
         self._outputs: Tensor | None = None
         self._reverse: tuple[Tensor, list[Tensor], list[str]] | None = None
 
@@ -58,7 +64,9 @@ class Linearization:
     def vjp(self, cotangent: Tensor) -> Tensor:
         """J^T u: (N, ...) -> (d)."""
         parameters = self.network.parameters()
-        grads = gradients(self.outputs, list(parameters.values()), cotangent.to(self.outputs.dtype))
+        outputs = self.outputs
+        with untouched(self.network.model):  # activation checkpointing runs the forward again
+            grads = gradients(outputs, list(parameters.values()), cotangent.to(outputs.dtype))
         pairs = zip(parameters.items(), grads, strict=True)
         return self.network.layout.flatten({n: torch.zeros_like(p) if g is None else g for (n, p), g in pairs}).detach()
 
