@@ -19,6 +19,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from tangentlab.engine.groups import Group
 from tangentlab.engine.network import Network, grad_mode, require_finite
+from tangentlab.engine.snapshot import same_attributes
 from tangentlab.errors import ModelError
 
 
@@ -53,10 +54,14 @@ class Captured:
 
 
 def capture(network: Network, batch: Any, groups: Iterable[Group]) -> Captured:
-    """Run the network on a batch with hooks on the sites of the groups; the hooks are gone when this returns."""
+    """Run the network on a batch with hooks on the sites of the groups; the hooks are gone when this returns.
+
+    Attributes and buffers are put back, so that every run of the forward starts from the same ones.
+    """
     calls: list[Call] = []
     modules = {id(site.module): site for group in groups for site in group.sites}
-    with grad_mode(), _hooks(modules.values(), lambda site: _recorder(site.rule.input_name, calls)):
+    hooks = _hooks(modules.values(), lambda site: _recorder(site.rule.input_name, calls))
+    with grad_mode(), same_attributes(network.model), hooks:
         outputs = network(batch)
     require_finite(outputs, "The outputs of the model")
     if not outputs.requires_grad:

@@ -64,9 +64,10 @@ class Sweep:
         cotangents = cotangents.reshape(cotangents.shape[0], *self.outputs.shape).to(self.outputs.dtype)
         routes = [route for route in self.routes if only is None or route.group in only]
         uses = {id(use.call): use for route in routes for use in route.uses}
-        grads = output_gradients(self.outputs, [use.call for use in uses.values()], cotangents)
+        with untouched(self.engine.network.model):  # activation checkpointing runs the forward again
+            grads = output_gradients(self.outputs, [use.call for use in uses.values()], cotangents)
+            rows = self._fallback(cotangents, routes)
         by_call = dict(zip(uses, grads, strict=True))
-        rows = self._fallback(cotangents, routes)
         result = {}
         for route in routes:
             if route.uses:

@@ -88,4 +88,4 @@ def _overridden(module: nn.Module, module_type: type[nn.Module]) -> str | None:
     for name in [*used, "__getattr__", "__getattribute__"]:
         if name in vars(module) or getattr(type(module), name) is not getattr(module_type, name):
             return f"the method {name}"
-    return "the attribute weight" if hasattr(type(module), "weight") else None
+    return None
