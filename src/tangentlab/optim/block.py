@@ -1,0 +1,309 @@
+"""One layer's preconditioner: into a Kronecker eigenbasis, divide by a scale, back (George et al. 2018, section 4.3.1).
+
+method      basis U_B, U_A      scale s
+diagonal    identity            E[g^2]
+KFAC        eigenvectors        S_B S_A^T
+EKFAC       eigenvectors        s* = E[(U_B^T g U_A)^2], per example
+EKFAC-ra    eigenvectors        running average of N (U_B^T gbar U_A)^2, gbar the mean gradient of N examples
+block       eigenvectors of the layer's own second moment (one side is everything, the other a single 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tangentlab.engine.groups import Group
+from tangentlab.layers import OuterSum
+from tangentlab.objects.pmat.ekfac import EigenBlock
+from tangentlab.objects.pmat.kfac import KronBlock, MatrixForm
+from tangentlab.optim.channel_side import ChannelSide
+from tangentlab.optim.damping import balance, damped
+from tangentlab.optim.distributed import Processes
+from tangentlab.optim.lookup import LookupSum
+from tangentlab.optim.sides import DenseSide, Side
+from tangentlab.optim.sums import Sample
+
+SCALES = ("kronecker", "per_example", "batch")
+
+
+@dataclass(frozen=True)
+class BlockOptions:
+    """How a block works; the preconditioner checks and documents the values.
+
+    Attributes:
+        scale: "kronecker" (KFAC), "per_example" (EKFAC) or "batch" (EKFAC-ra).
+        factors: whether second moments of the two sides are kept; a fixed identity basis needs none.
+        rowwise: the layer is one vector and its block a full matrix.
+        form, pi: of the damping. cutoff: modes kept. inverse: "eigh" or "cholesky". sharing: "expand" or "reduce".
+        rebase: what happens to the scale in a new basis: "kfac", "transport" or "keep".
+    """
+
+    scale: str
+    factors: bool = True
+    rowwise: bool = False
+    form: str = "factored"
+    pi: bool = False
+    cutoff: int | float | None = None
+    inverse: str = "eigh"
+    sharing: str = "expand"
+    rebase: str = "kfac"
+
+
+class Block:
+    """Second moments, basis and scale of one parameter group; gradients are matrices (groups, rows, columns).
+
+    Args:
+        group: the parameters' names and the modules that use them.
+        parameters: the weight, or weight and bias.
+        shape: (groups, rows, columns) of the weight alone.
+        left, right: the sides, right with the homogeneous 1 of a bias.
+        gradients: the side that output-gradients are on.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        parameters: Sequence[nn.Parameter],
+        shape: tuple[int, int, int],
+        left: Side,
+        right: Side,
+        gradients: str,
+        options: BlockOptions,
+    ) -> None:
+        self.group, self.parameters, self.options = group, list(parameters), options
+        self.form = MatrixForm(shape, len(parameters) == 2 and not options.rowwise)
+        self.left, self.right, self.gradients = left, right, gradients
+        self.dtype = torch.promote_types(parameters[0].dtype, torch.float32)
+        self.scale: Tensor | None = None
+        self.kept: list[Sample] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was collected since the last step."""
+        self.kept, self.rows, self.seen = [], 0, False
+        self._sums: dict[str, Tensor] = {}
+
+    def _sum(self, key: str) -> Tensor:
+        """The running sum of this step, zero at first."""
+        if key not in self._sums:
+            groups, rows, columns = self.form.shape
+            own = {"left": self.left.shape(groups), "right": self.right.shape(groups)}
+            shape = own.get(key, (groups, rows, columns + self.form.bias))
+            self._sums[key] = torch.zeros(shape, dtype=self.dtype, device=self.parameters[0].device)
+        return self._sums[key]
+
+    def collect(self, samples: Sequence[Sample], *, factors: bool, squares: bool, keep: bool) -> None:
+        """Add a minibatch to the sums: second moments of the sides, squares in the basis, or keep it for later."""
+        self.seen = True
+        if factors and self.options.factors:
+            for sample in samples:
+                self._add_factors(sample)
+        if keep:
+            self.kept += samples
+        elif squares:
+            self.add_squares(samples)
+
+    def _chunks(self, sample: Sample) -> Any:
+        if self.options.rowwise:
+            rows = sample.chunks(max(self.form.dim, sample.cells_per_example()))
+            return (OuterSum.explicit(outer.rows()) for outer in rows)
+        return sample.chunks(sample.cells_per_example())
+
+    def _add_factors(self, sample: Sample) -> None:
+        sharing = self.options.sharing
+        channels = isinstance(self.right, ChannelSide)
+        for outer in self._chunks(sample):
+            self.rows += outer.examples * (outer.positions if sharing == "expand" else 1)
+            self._sum("left").add_(self.left.measure(outer, "left", sharing))
+            if not channels:
+                self._sum("right").add_(self.right.measure(outer, "right", sharing))
+        if isinstance(self.right, ChannelSide):
+            self._sum("right").add_(self.right.measure_inputs(sample))
+
+    def add_squares(self, samples: Sequence[Sample]) -> None:
+        """sum over examples of the squared entries of U_B^T g U_A, into the sums."""
+        size = self.form.dim
+        for sample in samples:
+            for outer in sample.chunks(max(sample.cells_per_example(), size)):
+                self._sum("squares").add_(self._rotated_squares(outer))
+
+    def _rotated_squares(self, outer: OuterSum) -> Tensor:
+        """By whichever order is cheaper: factors first (T positions each), or the example's gradient."""
+        if isinstance(outer, LookupSum):
+            return outer.square_sum_of(self.right.into(outer.right))
+        if isinstance(self.left, DenseSide) and isinstance(self.right, DenseSide):
+            assert self.left.basis is not None and self.right.basis is not None
+            return outer.rotated_square_sum(self.left.basis, self.right.basis)
+        if outer.positions == 1:
+            left, right = self.left.into(outer.left), self.right.into(outer.homogeneous())
+            squares = left[..., 0, :].square().sum(0), right[..., 0, :].square().sum(0)
+            return torch.einsum("ngo,ngi->goi", *squares)
+        _, rows, columns = self.form.shape
+        of_factors = outer.positions * (rows * self.left.rotation + columns * self.right.rotation)
+        of_gradient = rows * columns * (self.left.rotation + self.right.rotation)
+        left, right = outer.left, outer.homogeneous()
+        if of_factors <= of_gradient:
+            left, right = self.left.into(left), self.right.into(right)
+        total = self._sum("squares").new_zeros(self._sum("squares").shape)
+        for k in range(outer.outputs):
+            one = left[min(k, left.shape[0] - 1)].mT @ right[min(k, right.shape[0] - 1)]
+            total += (one if of_factors <= of_gradient else self.rotate(one)).square_().sum(0)
+        return total
+
+    def update_factors(self, gain: float, examples: float, decay: float, processes: Processes) -> None:
+        """Running averages of A = 1/N sum a a^T and B = 1/(N T) sum g g^T, over all processes.
+
+        Args:
+            gain: from the gradients that were seen to per-example gradients (undoes the mean of the loss).
+            examples: N over all processes.
+        """
+        if not self.options.factors:
+            return
+        left, right = self._sum("left"), self._sum("right")
+        (left if self.gradients == "left" else right).mul_(gain**2)
+        processes.sum_(left, right)
+        rows = processes.total(float(self.rows))
+        if rows == 0:
+            return
+        by = {"left": (rows, examples), "right": (examples, rows)}[self.gradients]
+        self.left.absorb(left / by[0], decay)
+        self.right.absorb(right / by[1], decay)
+        if isinstance(self.right, ChannelSide):
+            self.right.absorb_ones(rows / examples, decay)
+
+    def update_scale(self, gain: float, examples: float, decay: float, processes: Processes) -> None:
+        """s* <- decay s* + (1 - decay) 1/N sum of squares; with what was kept for the new basis."""
+        self.add_squares(self.kept)
+        squares = self._sum("squares").mul_(gain**2 / examples)
+        processes.sum_(squares)
+        self.scale = squares if self.scale is None or decay == 0 else self.scale.lerp_(squares, 1 - decay)
+        self._sums.pop("squares")
+
+    def collected_is_finite(self) -> bool:
+        """Whether all sums of this step are."""
+        return all(bool(torch.isfinite(total.sum())) for total in self._sums.values())
+
+    @property
+    def based(self) -> bool:
+        """Whether there is a basis (or an inverse)."""
+        if self.options.inverse == "cholesky":
+            return getattr(self.left, "inverse", None) is not None
+        return self.left.values is not None or not self.options.factors
+
+    @property
+    def ready(self) -> bool:
+        """Whether a gradient can be preconditioned."""
+        return self.based and (self.scale is not None or self.options.inverse == "cholesky" or self._scales_itself)
+
+    @property
+    def _scales_itself(self) -> bool:
+        return self.options.scale == "batch" and not self.options.factors
+
+    def rebase(self, old: tuple[Tensor | None, Tensor | None]) -> None:
+        """The scale in the new basis: KFAC's eigenvalues, the old scale carried over, or the old numbers."""
+        known = self.scale is not None and self.options.scale != "kronecker"
+        if known and self.options.rebase == "keep":
+            return
+        if known and self.options.rebase == "transport":
+            assert self.scale is not None
+            self.scale = self.right.transport(self.left.transport(self.scale.mT, old[0]).mT, old[1])
+            return
+        assert self.left.values is not None and self.right.values is not None
+        self.scale = self.left.values[:, :, None] * self.right.values[:, None, :]
+
+    def invert(self, epsilon: float) -> None:
+        """(A + pi sqrt(eps))^-1 and (B + sqrt(eps) / pi)^-1; for a full block (B + eps)^-1."""
+        if self.options.rowwise:
+            ones = torch.ones_like(self.left.mean_value())
+            self.left.invert(ones * epsilon)
+            self.right.invert(ones * 0)
+            return
+        pi = balance(self.left.mean_value(), self.right.mean_value(), self.options.pi)
+        self.left.invert(epsilon**0.5 / pi)
+        self.right.invert(epsilon**0.5 * pi)
+
+    def rotate(self, matrix: Tensor) -> Tensor:
+        """U_B^T M U_A."""
+        return self.right.into(self.left.into(matrix.mT).mT)
+
+    def natural(self, matrix: Tensor, epsilon: float) -> Tensor:
+        """The preconditioned gradient, of the shape of the gradient (groups, rows, columns)."""
+        if self.options.inverse == "cholesky":
+            return self.right.divide(self.left.divide(matrix.mT).mT)
+        return self.natural_from(self.rotate(matrix), epsilon)
+
+    def natural_from(self, rotated: Tensor, epsilon: float) -> Tensor:
+        """The same from the gradient in the basis: divide by s + eps', keep the top modes, turn back."""
+        assert self.scale is not None
+        pi = torch.ones((len(self.scale), 1), dtype=self.dtype, device=self.scale.device)
+        if self.options.pi and self.left.values is not None and self.right.values is not None:
+            pi = balance(self.left.values.mean(-1, keepdim=True), self.right.values.mean(-1, keepdim=True), True)
+        quotient = rotated / damped(self.scale, self.left.values, self.right.values, epsilon, self.options.form, pi)
+        if self.options.cutoff is not None:
+            quotient = quotient * self._top_modes()
+        return self.right.out_of(self.left.out_of(quotient.mT).mT)
+
+    def _top_modes(self) -> Tensor:
+        """1 for the modes of the largest scales, 0 for the others."""
+        assert self.scale is not None and self.options.cutoff is not None
+        cutoff, size = self.options.cutoff, self.scale.numel()
+        count = min(size, cutoff if isinstance(cutoff, int) else max(1, round(cutoff * size)))
+        mask = torch.zeros(size, dtype=self.scale.dtype, device=self.scale.device)
+        mask[self.scale.flatten().topk(count).indices] = 1
+        return mask.reshape(self.scale.shape)
+
+    def track(self, rotated: Tensor, weight: float, decay: float) -> None:
+        """EKFAC-ra: s <- decay s + (1 - decay) weight rotated^2, weight = N for a mean gradient."""
+        if self.scale is None:
+            self.scale = rotated.square().mul_(weight)
+        else:
+            self.scale.mul_(decay).addcmul_(rotated, rotated, value=(1 - decay) * weight)
+
+    def quadratic(self, matrix: Tensor) -> Tensor:
+        """d^T F d in the block's own approximation of F, for a step d (groups, rows, columns)."""
+        if self.options.inverse == "cholesky":
+            return (matrix * self.right.multiply(self.left.multiply(matrix.mT).mT)).sum()
+        assert self.scale is not None
+        return (self.scale * self.rotate(matrix).square()).sum()
+
+    def matrix(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Tensors of the parameters' shapes as (groups, rows, columns)."""
+        if self.options.rowwise:
+            return torch.cat([tensor.to(self.dtype).flatten() for tensor in tensors]).reshape(self.form.shape)
+        weight = tensors[0].to(self.dtype).reshape(self.form.shape)
+        if not self.form.bias:
+            return weight
+        return torch.cat([weight, tensors[1].to(self.dtype).reshape(*self.form.shape[:2], 1)], -1)
+
+    def tensors(self, matrix: Tensor) -> list[Tensor]:
+        """The inverse: views of the parameters' shapes."""
+        if self.options.rowwise:
+            parts = list(matrix.flatten().split([p.numel() for p in self.parameters]))
+        else:
+            parts = [matrix[..., :-1], matrix[..., -1]] if self.form.bias else [matrix]
+        return [part.reshape(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
+
+    def as_pmat_block(self) -> EigenBlock | KronBlock:
+        """The block's approximation of F, as the blocks of a `PMat` hold it."""
+        groups, rows, columns = self.form.shape
+        like = torch.empty((groups, rows, columns + self.form.bias), dtype=self.dtype, device=self.parameters[0].device)
+        if self.options.inverse == "cholesky":
+            return KronBlock(self.left.dense_statistic(like), self.right.dense_statistic(like), self.form)
+        assert self.scale is not None
+        return EigenBlock(self.left.dense_basis(like.mT), self.right.dense_basis(like), self.scale.clone(), self.form)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a later step depends on."""
+        return {"left": self.left.state(), "right": self.right.state(), "scale": self.scale}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take up a state."""
+        self.left.load(state["left"])
+        self.right.load(state["right"])
+        self.scale = state["scale"]
+        self.clear()

@@ -1,0 +1,298 @@
+"""Preconditioners that treat each layer by itself: which sides a layer gets, and when what is brought up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tangentlab.engine.groups import Group
+from tangentlab.engine.layout import LayerCollection
+from tangentlab.errors import InputError, ModelError
+from tangentlab.objects.pmat import PMatEKFAC, PMatKFAC
+from tangentlab.objects.pmat.kfac import KronBlock
+from tangentlab.optim.block import Block, BlockOptions
+from tangentlab.optim.channel_side import ChannelSide
+from tangentlab.optim.preconditioner import Gradients, Preconditioner
+from tangentlab.optim.refresh import refresh_sides
+from tangentlab.optim.schedule import Schedule, check_choice, check_period, check_schedule, value_at
+from tangentlab.optim.sides import DenseSide, DiagonalSide, Side
+from tangentlab.optim.sums import Sample
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+class BlockPreconditioner(Preconditioner):
+    """One `Block` per parameter group, with the periods, averages and options that all variants share.
+
+    Args:
+        model: the network.
+        block: how the blocks work.
+        period: n, steps between new eigenbases (or inverses).
+        factor_period: steps between measurements of A and B; by default `period`, so that a basis is that of the batch it
+            is computed on, as in Algorithm 1.
+        factor_decay: weight of the old A and B at a measurement (0: the newest batch alone, 1: never forget).
+        scale_decay: the same for the scale s, at every step. alpha.
+        refresh: "eigh", or "qr" for one orthogonal-iteration step per refresh between full eigendecompositions.
+        eigh_every: with "qr", every how many refreshes the eigendecomposition is full.
+        order: "update first" (statistics of a batch act on its own gradient, as in Algorithm 1) or "precondition first".
+        sua: convolutions with spatially uncorrelated activations.
+        factor_limit: a side with more entries than this keeps only its diagonal.
+        block_limit: the same for layers without Kronecker structure (norms, lone biases), whose block is a full matrix.
+        options: of `Preconditioner`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        block: BlockOptions,
+        *,
+        period: int = 1,
+        factor_period: int | None = None,
+        factor_decay: Schedule = 0.0,
+        scale_decay: Schedule = 0.0,
+        refresh: str = "eigh",
+        eigh_every: int = 10,
+        order: str = "update first",
+        sua: bool = False,
+        factor_limit: int = 8192,
+        block_limit: int = 1024,
+        **options: Any,
+    ) -> None:
+        check_period("period", period)
+        check_period("factor_period", period if factor_period is None else factor_period)
+        check_period("eigh_every", eigh_every)
+        for name, decay in (("factor_decay", factor_decay), ("scale_decay", scale_decay)):
+            check_schedule(name, decay, high=1.0)
+        check_choice("refresh", refresh, ("eigh", "qr"))
+        check_choice("order", order, ("update first", "precondition first"))
+        _check_block(block)
+        self.block_options, self.period, self.factor_period = block, period, factor_period or period
+        self.factor_decay, self.scale_decay = factor_decay, scale_decay
+        self.refresh, self.eigh_every, self.order, self.sua = refresh, eigh_every, order, sua
+        self.factor_limit, self.block_limit = factor_limit, block_limit
+        self.refreshes, self._due = 0, (1.0, 1.0)
+        self.blocks: dict[Group, Block] = {}
+        super().__init__(model, **options)
+        self.blocks = {group: self._block(group) for group in self.groups}
+
+    def _refusal(self, group: Group) -> str:
+        modules = [site.module for site in group.sites]
+        if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules):
+            return "batch statistics couple the examples"
+        if any(getattr(module, "sparse", False) for module in modules):
+            return "its gradient is sparse"
+        if len({_gradient_side(module) for module in modules}) > 1:
+            return "tied between layers whose inputs and outputs meet on the same side (embedding and output layer)"
+        size = sum(self.parameters[name].numel() for name in group.names)
+        if self.block_options.rowwise and size > self.block_limit:
+            raise InputError(
+                f"A full block of {group.name} would be {size} x {size}, above block_limit={self.block_limit}: raise the "
+                "limit, leave the layer out with layers=, or use KFAC or EKFAC."
+            )
+        return ""
+
+    def _block(self, group: Group) -> Block:
+        parameters = [self.parameters[name] for name in group.names]
+        module = group.sites[0].module
+        shape, entrywise = _matrix_shape(module, group, parameters)
+        if self.block_options.rowwise:
+            shape, entrywise = (1, sum(p.numel() for p in parameters), 1), True
+        left, right = self._sides(module, shape, entrywise, bias=len(parameters) == 2)
+        gradients = "left" if entrywise else _gradient_side(module)
+        return Block(group, parameters, shape, left, right, gradients, self.block_options)
+
+    def _sides(self, module: nn.Module, shape: tuple[int, int, int], entrywise: bool, bias: bool) -> tuple[Side, Side]:
+        _, rows, columns = shape
+        if not self.block_options.factors:
+            return DiagonalSide(rows), DiagonalSide(columns + bias)
+        if entrywise:
+            return (DenseSide(rows) if rows <= self.block_limit else DiagonalSide(rows)), DiagonalSide(1)
+        small = rows <= self.factor_limit and not isinstance(module, nn.Embedding)
+        left = DenseSide(rows) if small else DiagonalSide(rows)
+        if self.sua and isinstance(module, CONVOLUTIONS):
+            taps = prod(module.kernel_size)
+            return left, ChannelSide(columns // taps, taps, bias)
+        size = columns + bias
+        return left, DenseSide(size) if size <= self.factor_limit else DiagonalSide(size)
+
+    def _is_refresh(self, step: int) -> bool:
+        return self.block_options.factors and step % self.period == 0
+
+    def _measures_factors(self, step: int) -> bool:
+        return self.block_options.factors and (step % self.factor_period == 0 or self._is_refresh(step))
+
+    def _wants(self, step: int) -> bool:
+        return self.block_options.scale == "per_example" or self._measures_factors(step)
+
+    def _collect(self, samples: dict[Group, list[Sample]], examples: int) -> None:
+        per_example, factors = self.block_options.scale == "per_example", self._measures_factors(self.steps)
+        for group, found in samples.items():
+            block = self.blocks[group]
+            new_basis = self._is_refresh(self.steps) or not block.based
+            block.collect(
+                found, factors=factors or not block.based, squares=per_example, keep=per_example and new_basis
+            )
+
+    def _clear(self) -> None:
+        for block in self.blocks.values():
+            block.clear()
+
+    def _finite(self) -> bool:
+        return all(block.collected_is_finite() for block in self.blocks.values())
+
+    def _present(self) -> list[Block]:
+        """Blocks of which this step has seen something, in any process."""
+        blocks = [self.blocks[group] for group in self.groups]
+        return [block for block in blocks if self.processes.total(float(block.seen)) > 0]
+
+    def _update(self, gain: float, examples: float) -> None:
+        if self.order == "update first" or self.steps == 0:
+            self._bring_up_to_date(gain, examples)
+        else:
+            self._due = gain, examples
+
+    def _bring_up_to_date(self, gain: float, examples: float) -> None:
+        """Second moments, basis (or inverse), per-example scale, each where it is due."""
+        if not self._wants(self.steps):
+            return
+        present = self._present()
+        if not present:
+            raise ModelError(
+                "The gradients did not come through a forward and backward pass of the modules: statistics are due at this "
+                "step and there are none. Call the model and loss.backward() between steps."
+            )
+        late = [block for block in present if not block.based]  # layers that are called for the first time
+        self._measure(present if self._measures_factors(self.steps) else late, gain, examples)
+        self._refresh(present if self._is_refresh(self.steps) else late)
+        if self.block_options.scale == "per_example":
+            self._rescale(present, gain, examples)
+
+    def _measure(self, blocks: Sequence[Block], gain: float, examples: float) -> None:
+        decay = value_at(self.factor_decay, self.steps)
+        for block in blocks:
+            block.update_factors(gain, examples, decay, self.processes)
+
+    def _refresh(self, blocks: Sequence[Block]) -> None:
+        if not blocks:
+            return
+        if self.block_options.inverse == "cholesky":
+            for block in blocks:
+                block.invert(self.epsilon)
+            return
+        old = [(block.left.basis_copy(), block.right.basis_copy()) for block in blocks]
+        method = "eigh" if self.refresh == "eigh" or self.refreshes % self.eigh_every == 0 else "qr"
+        refresh_sides([side for block in blocks for side in (block.left, block.right)], method, self.processes)
+        for block, bases in zip(blocks, old, strict=True):
+            block.rebase(bases)
+        self.refreshes += 1
+
+    def _rescale(self, blocks: Sequence[Block], gain: float, examples: float) -> None:
+        decay = value_at(self.scale_decay, self.steps)
+        for block in blocks:
+            block.update_scale(gain, examples, decay, self.processes)
+
+    def _natural(self, gradients: Gradients, weight: float) -> Gradients:
+        decay, epsilon = value_at(self.scale_decay, self.steps), self.epsilon
+        running, first = self.block_options.scale == "batch", self.order == "update first"
+        natural: Gradients = {}
+        for group, grads in gradients.items():
+            block = self.blocks[group]
+            if not block.ready:
+                continue
+            matrix = block.matrix(grads)
+            if not running:
+                natural[group] = block.tensors(block.natural(matrix, epsilon))
+                continue
+            rotated = block.rotate(matrix)
+            if first or block.scale is None:
+                block.track(rotated, weight, decay)
+            natural[group] = block.tensors(block.natural_from(rotated, epsilon))
+            if not first:
+                block.track(rotated, weight, decay)
+        if not first and self.steps > 0:
+            self._bring_up_to_date(*self._due)
+        return natural
+
+    def quadratic(self, step: dict[str, Tensor]) -> float:
+        """d^T F d, summed over the blocks that are ready."""
+        total = 0.0
+        for group, block in self.blocks.items():
+            if group not in self.passed and block.ready and all(name in step for name in group.names):
+                total += float(block.quadratic(block.matrix([step[name] for name in group.names])))
+        return total
+
+    def as_pmat(self) -> PMatKFAC | PMatEKFAC:
+        """The approximation of F that the next gradient meets, on the parameters that are treated."""
+        blocks = {group.names: block.as_pmat_block() for group, block in self.blocks.items() if block.ready}
+        names = {name for group_names in blocks for name in group_names}
+        layout = LayerCollection(spec for spec in self.layout if spec.name in names)
+        kron = all(isinstance(block, KronBlock) for block in blocks.values())
+        kind: Any = PMatKFAC if kron else PMatEKFAC
+        return kind(layout, blocks, likelihood=f"{self.curvature.kind}, {self.name}")
+
+    def _treatment(self, group: Group) -> str:
+        block = self.blocks[group]
+        groups, rows, columns = block.form.shape
+        sides = [
+            {DenseSide: "full", DiagonalSide: "diagonal", ChannelSide: "channels"}[type(side)]
+            for side in (block.left, block.right)
+        ]
+        what = f"{rows} x {columns + block.form.bias} ({sides[0]} x {sides[1]})"
+        return what if groups == 1 else f"{groups} groups of {what}"
+
+    def _state(self) -> dict[str, Any]:
+        return {"refreshes": self.refreshes, "blocks": {group.name: b.state() for group, b in self.blocks.items()}}
+
+    def _load(self, state: dict[str, Any]) -> None:
+        blocks = {group.name: block for group, block in self.blocks.items()}
+        if set(state["blocks"]) != set(blocks):
+            raise InputError("This state has other layers than the preconditioner it is loaded into.")
+        for name, block in blocks.items():
+            block.load(_moved(state["blocks"][name], block.parameters[0].device))
+        self.refreshes = state["refreshes"]
+
+
+def _moved(state: Any, device: torch.device) -> Any:
+    """A copy of nested states, on a device."""
+    if isinstance(state, dict):
+        return {key: _moved(value, device) for key, value in state.items()}
+    return state.to(device, copy=True) if isinstance(state, Tensor) else state
+
+
+def _check_block(block: BlockOptions) -> None:
+    check_choice("damping_form", block.form, ("factored", "plain"))
+    check_choice("inverse", block.inverse, ("eigh", "cholesky"))
+    check_choice("sharing", block.sharing, ("expand", "reduce"))
+    check_choice("rebase", block.rebase, ("kfac", "transport", "keep"))
+    cutoff = block.cutoff
+    if cutoff is not None and not (0 < cutoff and (isinstance(cutoff, int) or cutoff <= 1)):
+        raise InputError(f"cutoff must be a positive number of modes, or a fraction of them up to 1.0, got {cutoff!r}.")
+    if block.inverse == "cholesky" and ((block.form == "plain" and not block.rowwise) or cutoff is not None):
+        raise InputError(
+            "inverse='cholesky' inverts A and B one by one: damping_form='plain' and cutoff= need the eigenvalues, "
+            "so use inverse='eigh'."
+        )
+
+
+def _gradient_side(module: nn.Module) -> str:
+    """The side of the weight's matrix that meets output-gradients."""
+    return "right" if isinstance(module, (nn.Embedding, *TRANSPOSED)) else "left"
+
+
+def _matrix_shape(
+    module: nn.Module, group: Group, parameters: Sequence[nn.Parameter]
+) -> tuple[tuple[int, int, int], bool]:
+    """(groups, rows, columns) of the weight's matrices, and whether it has no Kronecker structure at all."""
+    weight = parameters[0]
+    if group.sites[0].local[0] == "weight" and isinstance(
+        module, (nn.Linear, nn.Embedding, *CONVOLUTIONS, *TRANSPOSED)
+    ):
+        groups = getattr(module, "groups", 1)
+        rows = weight.shape[0] // groups
+        return (groups, rows, weight.numel() // weight.shape[0]), False
+    return (1, weight.numel(), 1), True

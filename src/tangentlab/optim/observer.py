@@ -1,0 +1,228 @@
+"""What the user's own forward and backward passes do at every layer, seen through hooks that change nothing.
+
+A forward hook notes the input of a call and sets a hook on the output tensor, there and then: an in-place ReLU that
+follows gives the tensor a new history and leaves this hook with the old one, which is the output of the layer. A call
+counts when its gradient arrives in a backward pass that also reaches the parameter (`loss.backward()`); gradients that
+somebody takes with `torch.autograd.grad`, or a forward that is never backpropagated, are not statistics of the training.
+Activation checkpointing runs a forward twice, and only the one that is backpropagated counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from tangentlab.engine.capture import _written
+from tangentlab.engine.groups import Group, Site
+from tangentlab.optim.sums import Use, use_of
+
+_will_execute: Callable[[Any], bool] = getattr(torch._C, "_will_engine_execute_node", lambda node: True)
+
+
+@dataclass
+class Pass:
+    """One forward pass of the model: its number of examples, the calls in it while it runs, its number in the step."""
+
+    examples: int
+    calls: list[SeenCall] = field(default_factory=list)
+    number: int = 0
+
+
+@dataclass
+class SeenCall:
+    """One call of one module.
+
+    Attributes:
+        inputs: detached input; None when nothing but the number of examples is wanted.
+        output_shape, edge: of the output, and where its gradient can be read for other cotangents.
+        grads: gradient of the loss in the output, as the backward pass brought it.
+        drawn: output-gradients (K, *output shape) of likelihood samples or factors, per example.
+    """
+
+    site: Site
+    origin: Pass
+    inputs: Tensor | None
+    output_shape: tuple[int, ...]
+    edge: GradientEdge | None
+    grads: Tensor | None = None
+    drawn: Tensor | None = None
+    arrived: bool = False
+
+
+@dataclass
+class Seen:
+    """What has been backpropagated since the last look: examples, and the calls by group."""
+
+    examples: int
+    calls: dict[Group, list[SeenCall]]
+
+
+class Observer:
+    """Hooks on a model and on the modules of its parameter groups.
+
+    Args:
+        model: the module whose calls are the passes.
+        groups: parameter groups with closed forms.
+        parameters: by name.
+        example_axis: where the model's input has its examples.
+        wants: whether inputs and gradients are needed at the current step; asked at every call.
+        keeps_loss: whether gradients of the loss are among them.
+        before_pass: called when a new forward pass begins.
+        after_pass: called with the pass and its output when the forward ends.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        groups: Sequence[Group],
+        parameters: dict[str, nn.Parameter],
+        example_axis: int,
+        wants: Callable[[], bool],
+        keeps_loss: Callable[[], bool],
+        before_pass: Callable[[], None],
+        after_pass: Callable[[Pass, Any], None] | None = None,
+    ) -> None:
+        self.model, self.axis, self.wants, self.keeps_loss = model, example_axis, wants, keeps_loss
+        self.before_pass, self.after_pass = before_pass, after_pass
+        self.parameters = parameters
+        self.sites: dict[int, list[tuple[Group, Site]]] = {}
+        for group in groups:
+            for site in group.sites:
+                self.sites.setdefault(id(site.module), []).append((group, site))
+        self.looks = 0
+        self._current: Pass | None = None
+        self._arrived: list[tuple[Group, SeenCall]] = []
+        self._handles: list[Any] = []
+        self.attach()
+
+    def attach(self) -> None:
+        """Set the hooks."""
+        if self._handles:
+            return
+        start, end = self._observing(self._start), self._observing(self._end)
+        self._handles.append(self.model.register_forward_pre_hook(start, with_kwargs=True))
+        for found in self.sites.values():
+            hook = self._observing(self._recorder(found))
+            self._handles.append(found[0][1].module.register_forward_hook(hook, with_kwargs=True))
+        if self.after_pass is not None:
+            self._handles.append(self.model.register_forward_hook(end))
+
+    def detach(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Without hooks inside the block."""
+        attached = bool(self._handles)
+        self.detach()
+        try:
+            yield
+        finally:
+            if attached:
+                self.attach()
+
+    @staticmethod
+    def _observing(function: Callable[..., None]) -> Callable[..., None]:
+        def hook(*args: Any) -> None:
+            function(*args)
+
+        hook.only_observes = True  # type: ignore[attr-defined]
+        return hook
+
+    def _start(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not torch.is_grad_enabled():
+            return
+        if self._arrived:
+            self.before_pass()
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        sizes = [tensor.shape[self.axis] for tensor in tensors if tensor.ndim > self.axis]
+        self._current = Pass(sizes[0] if sizes else 0, number=self.looks)
+
+    def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        assert self.after_pass is not None
+        if self._current is not None and torch.is_grad_enabled():
+            self.after_pass(self._current, output)
+            self._current.calls.clear()
+
+    def _recorder(self, found: list[tuple[Group, Site]]) -> Callable[..., None]:
+        """The forward hook of one module, which may own several groups (weight and bias apart)."""
+        rule, module = found[0][1].rule, found[0][1].module
+        owned = [self.parameters[group.names[0]] for group, _ in found]
+        locals_ = [site.local[0] for _, site in found]
+
+        def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            if not isinstance(output, Tensor) or not output.requires_grad:
+                return
+            if any(module._parameters.get(name) is not p for name, p in zip(locals_, owned, strict=True)):
+                return  # torch.func has put other tensors in the parameters' place
+            inputs = args[0] if args else kwargs[rule.input_name]
+            wanted = self.wants()
+            if self._current is None:
+                self._current = Pass(inputs.shape[self.axis] if inputs.ndim > self.axis else 0)
+            written = _written(output)  # where an in-place operation on the output leaves the layer's own gradient
+            for (group, site), parameter in zip(found, owned, strict=True):
+                keep = inputs.detach() if wanted else None
+                edge = get_gradient_edge(written) if wanted and self.after_pass is not None else None
+                call = SeenCall(site, self._current, keep, tuple(output.shape), edge)
+                if edge is not None:
+                    self._current.calls.append(call)
+                if parameter.requires_grad:
+                    written.register_hook(self._receiver(group, call, parameter))
+
+        return record
+
+    def _receiver(self, group: Group, call: SeenCall, parameter: nn.Parameter) -> Callable[[Tensor], None]:
+        node = get_gradient_edge(parameter).node
+
+        def receive(grad: Tensor) -> None:
+            if not _counts(node):
+                return
+            if call.inputs is not None and self.keeps_loss():
+                own = grad.detach().reshape(call.output_shape)
+                call.grads = own if call.grads is None else call.grads + own
+            if not call.arrived:
+                call.arrived = True
+                self._arrived.append((group, call))
+
+        return receive
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything has been backpropagated since the last look."""
+        return bool(self._arrived)
+
+    def take(self) -> Seen:
+        """What has been backpropagated, once."""
+        arrived, self._arrived = self._arrived, []
+        self.looks += 1
+        calls: dict[Group, list[SeenCall]] = {}
+        for group, call in arrived:
+            calls.setdefault(group, []).append(call)
+        examples = max((call.origin.examples for _, call in arrived), default=0)
+        return Seen(examples, calls)
+
+    def uses(self, calls: Sequence[SeenCall], examples: int, dtype: torch.dtype, drawn: bool) -> list[Use]:
+        """Calls as (N, ...) inputs and (K, N, ...) gradients: of the loss, or those that were drawn."""
+        result = []
+        for call in calls:
+            grads = call.drawn if drawn else None if call.grads is None else call.grads[None]
+            if call.inputs is not None and grads is not None:
+                result.append(use_of(call.site, call.inputs, grads, examples, self.axis, dtype))
+        return result
+
+
+def _counts(node: Any) -> bool:
+    """Whether the backward pass that is running will reach this leaf's gradient."""
+    try:
+        return _will_execute(node)
+    except RuntimeError:  # torch.autograd.grad with this leaf among its inputs
+        return False

@@ -1,0 +1,104 @@
+"""From the calls of a layer to its per-example gradients, in the form that the layer calculus uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tangentlab.engine.groups import Site
+from tangentlab.layers import OuterSum, concatenate
+from tangentlab.layers.conv import expected_ndim
+from tangentlab.optim.lookup import LookupSum
+
+CELLS = 1 << 24
+"""Numbers that a chunk of examples may take while it is worked on (64 MB in float32)."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """One call of one site: inputs (N, ...) and output-gradients (K, N, ...)."""
+
+    site: Site
+    inputs: Tensor
+    grads: Tensor
+
+    @property
+    def examples(self) -> int:
+        """N."""
+        return self.grads.shape[1]
+
+    def outer(self, start: int, stop: int) -> OuterSum:
+        """Per-example gradients of examples start..stop."""
+        module, inputs, grads = self.site.module, self.inputs[start:stop], self.grads[:, start:stop]
+        if isinstance(module, nn.Embedding):
+            return LookupSum.of(module, inputs, grads)
+        return self.site.rule.factors(module, inputs, grads, self.site.local)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """All uses of one group on the same examples: their gradients add up, cross terms included."""
+
+    uses: tuple[Use, ...]
+
+    @property
+    def examples(self) -> int:
+        """N."""
+        return self.uses[0].examples
+
+    def outer(self, start: int = 0, stop: int | None = None) -> OuterSum:
+        """Per-example gradients of some examples, by default all."""
+        terms = [use.outer(start, self.examples if stop is None else stop) for use in self.uses]
+        if all(isinstance(term, LookupSum) for term in terms):
+            return LookupSum.concatenate(terms)  # type: ignore[arg-type]
+        return concatenate(terms)
+
+    def chunks(self, cells_per_example: int) -> Iterator[OuterSum]:
+        """Per-example gradients, as many examples at a time as `CELLS` allows."""
+        step = max(1, CELLS // max(1, cells_per_example))
+        for start in range(0, self.examples, step):
+            yield self.outer(start, min(start + step, self.examples))
+
+    def cells_per_example(self) -> int:
+        """Numbers in the factors of one example: T (rows + columns)."""
+        one = self.outer(0, 1)
+        groups, rows, columns = one.matrix_shape
+        return groups * one.positions * (one.outputs * rows + columns)
+
+
+def samples_of(uses: Sequence[Use]) -> list[Sample]:
+    """Uses with equally many examples are one sample; others stand alone."""
+    by_examples: dict[int, list[Use]] = {}
+    for use in uses:
+        by_examples.setdefault(use.examples, []).append(use)
+    return [Sample(tuple(found)) for found in by_examples.values()]
+
+
+def use_of(site: Site, inputs: Tensor, grads: Tensor, examples: int, axis: int, dtype: torch.dtype) -> Use:
+    """Bring one call to inputs (N, ...) and output-gradients (K, N, ...), given grads (K, *output shape).
+
+    A layer that acts on each position alone (linear, embedding, layer norm) and whose input has no axis of `examples`
+    entries at `axis` (flattened sequences, positions shared by all examples) counts every position as an example.
+    """
+    grads = grads.to(dtype)
+    inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
+    if site.rule.pointwise:
+        features = _feature_axes(site.module)
+        free = inputs.ndim - features
+        if axis < free and inputs.shape[axis] == examples:
+            return Use(site, inputs.movedim(axis, 0), grads.movedim(axis + 1, 1))
+        tail = tuple(inputs.shape[free:])
+        return Use(site, inputs.reshape(-1, *tail), grads.reshape(grads.shape[0], -1, *grads.shape[1 + free :]))
+    if expected_ndim(site.module) == inputs.ndim + 1:
+        return Use(site, inputs[None], grads[:, None])
+    return Use(site, inputs, grads)
+
+
+def _feature_axes(module: nn.Module) -> int:
+    """Trailing axes of the input that are features: none for indices, one for a linear layer."""
+    if isinstance(module, nn.Embedding):
+        return 0
+    return len(getattr(module, "normalized_shape", (0,)))
