@@ -18,8 +18,8 @@ What the papers say, and what was measured. A claim is a sentence turned into an
 before the first run. *Held* means true in the mean and in every seed, *not held* true in neither, *mixed* between the
 two. A claim that does not hold stays here, with what was measured.
 
-Everything below was run at the desk scale (two cores, at most 20 minutes per experiment); the scale of each experiment
-says what is smaller than in the paper. Figures and full configurations lie in `results/desk/`. This page is written by
+Everything below was run at the desk scale (two cores, at most 20 minutes per experiment); under each experiment stands
+what is smaller than in the paper. Figures and full configurations lie in `results/desk/`. This page is written by
 `python -m tangentlab.report.publish`.
 """
 

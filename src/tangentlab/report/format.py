@@ -36,7 +36,9 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: ``0.8 s``, ``42 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    """Seconds for people: ``< 0.1 s``, ``0.8 s``, ``42 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    if seconds < 0.05:
+        return "< 0.1 s"
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)

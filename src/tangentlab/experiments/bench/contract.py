@@ -35,7 +35,7 @@ def check_contract(kind: type[Experiment], folder: Path) -> Outcome:
 
 
 def check_paper_scale_starts(kind: type[Experiment], folder: Path, steps: int = 2) -> Outcome:
-    """Run the paper's own scale for ``steps`` steps per loop, noise in place of absent data, and draw what comes out."""
+    """Run the paper's own scale for ``steps`` steps per loop, noise in place of absent data, and draw the outcome."""
     outcome = execute(make_config(kind.at("paper"), "paper", seeds=1, max_steps=steps), folder, inline=True)
     assert not outcome.failures, "\n".join(outcome.failures.values())
     assert outcome.complete and not outcome.with_status(Status.HELD, Status.NOT_HELD, Status.MIXED, Status.MISSING)

@@ -1,0 +1,223 @@
+"""The command: what it prints, what it refuses, and how it ends."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tangentlab.cli import app
+from tangentlab.experiments.bench.folder import runs_below
+from tangentlab.experiments.bench.registry import ENVIRONMENT
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = ("list", "run", "show", "gallery", "check", "replay")
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every command runs in an empty folder, with the toy experiments and without the network."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(ENVIRONMENT, "tests.experiments.toys")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+    monkeypatch.setenv("TANGENTLAB_OFFLINE", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds run in this process: the tests of processes are elsewhere."""
+    import tangentlab.experiments.bench.runner as runner
+
+    real = runner.execute
+    monkeypatch.setattr(runner, "execute", lambda *words, **options: real(*words, **{**options, "inline": True}))
+
+
+def tangentlab(*words: str) -> tuple[int, str]:
+    """Exit code and everything that was printed."""
+    result = CliRunner().invoke(app, list(words))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def test_help_teaches_the_first_steps_and_every_command_explains_itself():
+    code, text = tangentlab("--help")
+    assert code == 0 and all(f"tangentlab {command}" in text for command in ("list", "run", "gallery", "check"))
+    for command in COMMANDS:
+        code, text = tangentlab(command, "--help")
+        assert code == 0 and len(text.splitlines()) > 8
+
+
+def test_asking_for_help_imports_nothing_heavy():
+    program = "import sys, tangentlab.cli; print([m for m in ('torch', 'numpy', 'matplotlib', 'sklearn') if m in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_list_shows_every_experiment_with_claims_and_times_by_chapter():
+    code, text = tangentlab("list")
+    assert code == 0
+    for part in ("2 Geometry of function space", "kl-expansion", "toy-training", "2 min", "10 Limits", "eq. 2.4.12"):
+        assert part in text
+    assert text.index("kl-expansion") < text.index("toy-claims")
+    assert "toy-claims" not in tangentlab("list", "--chapter", "geometry")[1]
+
+
+def test_a_dry_run_tells_steps_memory_and_time_and_writes_nothing(tmp_path: Path):
+    code, text = tangentlab("run", "toy-training", "--scale", "smoke", "--dry-run", "--set", "steps=100")
+    assert code == 0
+    for part in ("203 per seed, 406 in all", "about 300 MB", "about 3.2 s", "1 of 1 would be tested", "steps", "100"):
+        assert part in text
+    assert "every loop is cut after 2" in tangentlab("run", "toy-training", "--dry-run", "--max-steps", "2")[1]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("run",), "name one or more experiments"),
+        (("run", "toy-claims", "--all"), "name one or more experiments"),
+        (("run", "toy-claim"), "did you mean 'toy-claims'"),
+        (("run", "toy-claims", "--scale", "dest"), "did you mean 'desk'"),
+        (("run", "toy-claims", "--set", "valuse=[1]"), "did you mean 'values'"),
+        (("run", "toy-claims", "--set", "forget=perhaps"), "truth value"),
+        (("run", "--all", "--set", "forget=true"), "cannot be used with --all"),
+        (("run", "toy-claims", "--seeds", "0"), "at least 1"),
+        (("run", "toy-claims", "--max-steps", "0"), "at least 1"),
+        (("show", "nothing"), "no run folder 'nothing'"),
+        (("replay", "nothing.yaml"), "cannot be read"),
+        (("check", "nothing"), "MODULE:FACTORY"),
+        (("check", "no_such_module:make"), "cannot import"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_exit_code_2(words: tuple[str, ...], complaint: str, tmp_path: Path):
+    code, text = tangentlab(*words)
+    assert code == 2 and complaint in text and "Traceback" not in text
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_run_show_gallery_and_replay_work_together(tmp_path: Path):
+    code, text = tangentlab("run", "toy-claims", "--scale", "smoke", "--seeds", "2", "--set", "values=[3, 4]")
+    assert code == 0 and "✓ held" in text and "report.html" in text and "3.5 ± 0.71" in text
+    (folder,) = runs_below(tmp_path / "runs")
+    code, text = tangentlab("show", "toy-claims")
+    assert code == 0 and "The value is at least 1." in text and "values.svg" in text
+    code, text = tangentlab("gallery")
+    assert code == 0 and "1 experiment in" in text and (tmp_path / "runs" / "gallery.html").exists()
+    code, text = tangentlab("replay", str(folder.config_file))
+    assert code == 0 and "the same numbers: all 8 rows are identical" in text
+    rows = folder.metrics_file.read_text().replace('"value": 3.0', '"value": 3.25')
+    folder.metrics_file.write_text(rows)
+    code, text = tangentlab("replay", str(folder.config_file))
+    assert code == 1 and "4 of 8 rows differ" in text
+
+
+@pytest.mark.usefixtures("in_process")
+def test_strict_turns_a_claim_that_is_not_held_into_exit_code_1():
+    words = ("run", "toy-claims", "--scale", "smoke", "--set", "values=[0]")
+    assert tangentlab(*words)[0] == 0
+    code, text = tangentlab(*words, "--strict")
+    assert code == 1 and "✕ not held" in text
+    assert tangentlab("run", "toy-claims", "--scale", "smoke", "--set", "forget=true")[0] == 1
+
+
+@pytest.mark.usefixtures("in_process")
+def test_run_all_goes_on_after_an_experiment_that_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    import tangentlab.experiments.bench.registry as registry
+
+    toys = [kind for kind in registry.all_experiments() if kind.name.startswith("toy-")]
+    monkeypatch.setattr(registry, "all_experiments", lambda: toys)
+    monkeypatch.setattr(toys[0], "draw", lambda self, results: 1 / 0)
+    code, text = tangentlab("run", "--all", "--scale", "smoke", "--seeds", "1", "--seed", "4")
+    assert code == 2 and "drawing it failed" in text
+    assert {folder.config().experiment for folder in runs_below(tmp_path / "runs")} == {"toy-training", "toy-claims"}
+    assert all(folder.config().seeds == (4,) for folder in runs_below(tmp_path / "runs"))
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_failed_seed_is_shown_with_its_reason():
+    code, text = tangentlab("run", "toy-claims", "--scale", "smoke", "--set", "fail_seed=0")
+    assert code == 1 and "seed 0 failed" in text and "told to fail" in text
+
+
+@pytest.mark.usefixtures("in_process")
+def test_showing_can_draw_again(tmp_path: Path):
+    tangentlab("run", "toy-claims", "--scale", "smoke")
+    (folder,) = runs_below(tmp_path / "runs")
+    folder.report_file.unlink()
+    assert tangentlab("show", str(folder.path), "--redraw")[0] == 0 and folder.report_file.exists()
+
+
+MODELS = """
+import torch
+from torch import nn
+
+def pair():
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(5, 3)
+
+def alone():
+    return nn.Conv2d(1, 2, 3)
+
+def wrong():
+    return 3
+"""
+
+
+@pytest.fixture
+def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_models_for_check.py").write_text(MODELS)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_models_for_check", raising=False)
+
+
+@pytest.mark.usefixtures("user_module")
+def test_check_shows_coverage_and_agreement_of_the_users_own_model():
+    code, text = tangentlab("check", "my_models_for_check:pair")
+    assert code == 0 and "0.weight" in text and "structured" in text and "agree to" in text
+    code, text = tangentlab("check", "my_models_for_check:alone", "--shape", "1,6,6")
+    assert code == 0 and "Conv2d" in text
+
+
+@pytest.mark.usefixtures("user_module")
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("my_models_for_check:alone",), "add --shape"),
+        (("my_models_for_check:alone", "--shape", "1,x"), "whole numbers with commas"),
+        (("my_models_for_check:wrong",), "gave a int"),
+        (("my_models_for_check:absent",), "has no function 'absent'"),
+    ],
+)
+def test_check_says_what_it_needs(words: tuple[str, ...], complaint: str):
+    code, text = tangentlab("check", *words)
+    assert code == 2 and complaint in text
+
+
+@pytest.mark.usefixtures("user_module")
+def test_check_ends_with_1_when_the_engine_disagrees(monkeypatch: pytest.MonkeyPatch):
+    import tangentlab as package
+    from tangentlab.errors import NumericsError
+
+    def disagree(*_: object, **__: object) -> None:
+        raise NumericsError("0.weight (1e-1)")
+
+    monkeypatch.setattr(package, "check", disagree)
+    code, text = tangentlab("check", "my_models_for_check:pair")
+    assert code == 1 and "0.weight (1e-1)" in text
+
+
+@pytest.mark.usefixtures("user_module")
+def test_check_plans_the_tangent_kernel_for_the_number_of_examples_asked_for(monkeypatch: pytest.MonkeyPatch):
+    import tangentlab as package
+
+    def plan(model: object, inputs: object, *, n: int, what: str) -> str:
+        return f"the plan for {what} of {n}"
+
+    monkeypatch.setattr(package, "plan", plan, raising=False)
+    code, text = tangentlab("check", "my_models_for_check:pair", "-n", "1234")
+    assert code == 0 and "the plan for ntk of 1234" in text
