@@ -27,12 +27,17 @@ _HOME = {
         "PMatEye",
         "PMatImplicit",
         "PMatKFAC",
+        "PMatLowRank",
         "PMatMixed",
+        "PMatProduct",
+        "PMatQuasiDiag",
         "PMatSum",
     ),
     "tangentlab.objects.pvector": ("PVector",),
     "tangentlab.objects.fvector": ("FVector",),
-    "tangentlab.objects.fmat": ("FMatDense", "label_kernel"),
+    "tangentlab.objects.fmat": ("FMat", "FMatDense", "label_kernel"),
+    "tangentlab.objects.fmat_implicit": ("FMatImplicit",),
+    "tangentlab.objects.matrix_free": ("Eigenpairs",),
     "tangentlab.objects.maps": (
         "PullBackDense",
         "PullBackImplicit",
@@ -77,9 +82,11 @@ if TYPE_CHECKING:
         per_example_grad_norms,
         per_example_grads,
     )
-    from tangentlab.objects.fmat import FMatDense, label_kernel
+    from tangentlab.objects.fmat import FMat, FMatDense, label_kernel
+    from tangentlab.objects.fmat_implicit import FMatImplicit
     from tangentlab.objects.fvector import FVector
     from tangentlab.objects.maps import PullBackDense, PullBackImplicit, PushForwardDense, PushForwardImplicit
+    from tangentlab.objects.matrix_free import Eigenpairs
     from tangentlab.objects.pmat import (
         PMat,
         PMatBlockDiag,
@@ -89,7 +96,10 @@ if TYPE_CHECKING:
         PMatEye,
         PMatImplicit,
         PMatKFAC,
+        PMatLowRank,
         PMatMixed,
+        PMatProduct,
+        PMatQuasiDiag,
         PMatSum,
     )
     from tangentlab.objects.pvector import PVector

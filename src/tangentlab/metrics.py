@@ -13,17 +13,20 @@ Arguments that all of them share:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.likelihood import Likelihood, likelihood_of
 from tangentlab.engine.network import Forward, Network, OutputFunction
 from tangentlab.engine.rows import Empirical, Exact, LossFunction, MonteCarlo, Rows, Unweighted, Weighting
 from tangentlab.engine.tangent_kernel import tangent_kernel
 from tangentlab.errors import InputError
-from tangentlab.objects.fmat import FMatDense
+from tangentlab.objects.fmat import FMat, FMatDense
+from tangentlab.objects.fmat_implicit import FMatImplicit
 from tangentlab.objects.maps import PullBack, PushForward, PushForwardDense
 from tangentlab.objects.pmat import PMat, PMatDense
 from tangentlab.objects.pvector import PVector
@@ -116,20 +119,26 @@ def NTK(
     layers: Any = None,
     per_layer: bool = False,
     center: str | None = None,
+    representation: type[FMat] = FMatDense,
     forward: Forward | None = None,
     n_output: int | None = None,
     progress: bool | None = None,
-) -> FMatDense | dict[str, FMatDense]:
+) -> Any:
     """Tangent kernel K[c, n, d, m] = <d f_c(x_n) / dw, d f_d(x_m) / dw>, never divided by the number of examples.
 
     `loader2` gives the cross kernel k(loader, loader2). `outputs`: "all", "trace" (sum over outputs, one "output" left) or
     the index of one output. `per_layer` returns the kernel of every layer; their sum is the kernel. `center` is None,
     "per_output" or "global". `function=lambda out, batch: out[:, 1] - out[:, 0]` gives the kernel of a scalar function.
     The order of examples matters, so a shuffling DataLoader is refused. No Jacobian is built.
+    `representation` is FMatDense, or FMatImplicit for kernel-vector products that store nothing.
     """
     network = Network.of(model, layers, forward, function)
     if not (outputs in ("all", "trace") or isinstance(outputs, int)):
         raise InputError(f"outputs must be 'all', 'trace' or the index of one output, not {outputs!r}.")
+    if representation is FMatImplicit:
+        return _implicit_kernel(network, loader, loader2, outputs, per_layer, center, n_output, progress)
+    if representation is not FMatDense:
+        raise InputError(f"representation must be FMatDense or FMatImplicit, not {representation!r}.")
     chosen = [outputs] if isinstance(outputs, int) else None
     layer_of = {name: layer for layer, names in network.layout.layers.items() for name in names}
     kernels = tangent_kernel(
@@ -148,6 +157,31 @@ def NTK(
 
 
 GramMatrix = NTK
+
+
+def _implicit_kernel(
+    network: Network,
+    loader: Any,
+    loader2: Any,
+    outputs: str | int,
+    per_layer: bool,
+    center: str | None,
+    n_output: int | None,
+    progress: bool | None,
+) -> FMatImplicit | dict[str, FMatImplicit]:
+    """The kernel, or one per layer, as products."""
+    whole = network
+    if isinstance(outputs, int):
+        network = Network(whole.model, whole.layout, lambda model, batch: whole(batch).flatten(1)[:, outputs])
+    parts = {"": network}
+    if per_layer:
+        layers = {layer: [s for s in network.layout if s.layer == layer] for layer in network.layout.layers}
+        parts = {n: replace(network, layout=LayerCollection(specs), trusted=set()) for n, specs in layers.items()}
+    options: dict[str, Any] = {"trace": outputs == "trace", "center": center, "progress": progress}
+    kernels = {name: FMatImplicit(part, loader, loader2, **options) for name, part in parts.items()}
+    if outputs == "all":
+        _check_outputs(n_output, next(iter(kernels.values())).outputs)
+    return kernels if per_layer else kernels[""]
 
 
 def Jacobian(

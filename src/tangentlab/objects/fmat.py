@@ -1,24 +1,125 @@
-"""FMatDense: a symmetric matrix on function space, such as the Gram matrix of tangent features."""
+"""FMat: a symmetric matrix on function space, such as the Gram matrix of tangent features; FMatDense stores it."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tangentlab.errors import InputError
-from tangentlab.linalg import safe_eigh
+from tangentlab.errors import InputError, SolveError
+from tangentlab.linalg import safe_eigh, sym_pow
 from tangentlab.objects.fvector import FVector
-from tangentlab.objects.pmat.base import check_damping
+from tangentlab.objects.matrix_free import MatrixFree, check_damping
+from tangentlab.objects.pmat.block import require_positive
 
 
-class FMatDense:
-    """K (outputs, examples, outputs', examples'): FVector -> FVector. A cross kernel has other examples on the right.
+class FMat(MatrixFree):
+    """A kernel on function space, FVector -> FVector; a cross kernel has other examples on the right.
 
-    `matrix()` flattens it, output-major, to (outputs * examples, outputs' * examples').
+    A new representation needs `sizes`, `_product`, `to_dense` and `_example`.
     """
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[int, int, int, int]:
+        """(outputs, examples, outputs', examples')."""
+
+    @abstractmethod
+    def to_dense(self) -> FMatDense:
+        """The kernel itself."""
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs."""
+        return self.sizes[0]
+
+    @property
+    def examples(self) -> int:
+        """Number of examples on the left."""
+        return self.sizes[1]
+
+    @property
+    def is_cross(self) -> bool:
+        """Whether left and right examples may differ (not square)."""
+        return self.sizes[:2] != self.sizes[2:]
+
+    @property
+    def dim(self) -> int:
+        """outputs * examples, of a square kernel."""
+        if self.is_cross:
+            raise InputError(f"This needs a square kernel, and this one is {self.sizes}.")
+        return self.sizes[0] * self.sizes[1]
+
+    def mv(self, v: FVector) -> FVector:
+        """K v. Also written `K @ v`."""
+        if v.shape != self.sizes[2:]:
+            raise InputError(f"The kernel acts on (outputs, examples) = {self.sizes[2:]}, not {v.shape}.")
+        image = self._product(v.flat.reshape(-1, v.flat.shape[-1]))
+        return FVector(image.reshape(*v.data.shape[:-2], *self.sizes[:2]))
+
+    def __matmul__(self, v: FVector) -> FVector:
+        return self.mv(v)
+
+    def vTMv(self, v: FVector) -> Tensor:
+        """v^T K v."""
+        return v.dot(self.mv(v))
+
+    def solve(self, v: FVector, damping: float | None = None, *, regul: float | None = None) -> FVector:
+        """(K + damping I)^-1 v."""
+        return self._on_vectors(v, partial(self._solve, damping=check_damping(damping, regul)))
+
+    def _solve(self, flat: Tensor, damping: float) -> Tensor:
+        if damping == 0:
+            raise SolveError(f"{type(self).__name__} has no spectrum at hand for a pseudo-inverse: give a damping > 0.")
+        return self.solve_cg(self._as_vectors(flat), damping)[0].flat
+
+    def _as_vectors(self, flat: Tensor) -> FVector:
+        return FVector(flat.unflatten(-1, self.sizes[:2]))
+
+    def _on_vectors(self, v: FVector, function: Any) -> FVector:
+        if not isinstance(v, FVector) or v.shape != self.sizes[2:]:
+            raise InputError(f"An FVector with (outputs, examples) = {self.sizes[2:]} is expected, not {v!r}.")
+        return self._as_vectors(function(v.flat.reshape(-1, self.dim)).reshape(v.flat.shape))
+
+    @abstractmethod
+    def diag(self) -> FVector:
+        """The diagonal."""
+
+    def trace(self) -> Tensor:
+        """Sum of the diagonal."""
+        return self.diag().flat.sum()
+
+    def matrix(self) -> Tensor:
+        """(outputs * examples, outputs' * examples')."""
+        return self.to_dense().matrix()
+
+    def norm(self) -> Tensor:
+        """Frobenius norm."""
+        return self.to_dense().norm()
+
+    def eigvalsh(self) -> Tensor:
+        """Eigenvalues, ascending."""
+        return self.to_dense().eigvalsh()
+
+    def logdet(self, damping: float | None = None, *, regul: float | None = None) -> Tensor:
+        """log det(K + damping I)."""
+        return self.to_dense().logdet(damping, regul=regul)
+
+    def numel(self) -> int:
+        """Numbers stored."""
+        return 0
+
+    def nbytes(self) -> int:
+        """Memory of what is stored, in bytes."""
+        return self.numel() * self._example().element_size()
+
+
+class FMatDense(FMat):
+    """K (outputs, examples, outputs', examples'). `matrix()` flattens it, output-major."""
 
     def __init__(self, data: Tensor) -> None:
         if data.ndim != 4:
@@ -31,41 +132,33 @@ class FMatDense:
         rows, columns = (size // outputs for size in matrix.shape)
         return cls(matrix.reshape(outputs, rows, outputs, columns))
 
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Shape of the data."""
+        outputs, examples, outputs2, examples2 = self.data.shape
+        return outputs, examples, outputs2, examples2
+
+    def to_dense(self) -> FMatDense:
+        """Itself."""
+        return self
+
     def matrix(self) -> Tensor:
         """(outputs * examples, outputs' * examples')."""
         return self.data.flatten(2).flatten(0, 1)
 
+    def numel(self) -> int:
+        """Numbers stored."""
+        return self.data.numel()
+
+    def _example(self) -> Tensor:
+        return self.data
+
+    def _product(self, flat: Tensor) -> Tensor:
+        return flat @ self.matrix().t()
+
     def trace_over_outputs(self) -> Tensor:
         """sum_c K[c, :, c, :], (examples, examples')."""
         return torch.einsum("cncm->nm", self.data)
-
-    @property
-    def outputs(self) -> int:
-        """Number of outputs."""
-        return self.data.shape[0]
-
-    @property
-    def examples(self) -> int:
-        """Number of examples on the left."""
-        return self.data.shape[1]
-
-    @property
-    def is_cross(self) -> bool:
-        """Whether left and right examples may differ (not square)."""
-        return self.data.shape[:2] != self.data.shape[2:]
-
-    def mv(self, v: FVector) -> FVector:
-        """K v. Also written `K @ v`."""
-        if v.shape != tuple(self.data.shape[2:]):
-            raise InputError(f"The kernel acts on (outputs, examples) = {tuple(self.data.shape[2:])}, not {v.shape}.")
-        return FVector((v.flat @ self.matrix().t()).unflatten(-1, tuple(self.data.shape[:2])))
-
-    def __matmul__(self, v: FVector) -> FVector:
-        return self.mv(v)
-
-    def vTMv(self, v: FVector) -> Tensor:
-        """v^T K v."""
-        return v.dot(self.mv(v))
 
     def _square(self, what: str) -> Tensor:
         if self.is_cross:
@@ -77,13 +170,11 @@ class FMatDense:
             self._cached_pairs = safe_eigh(self._square("An eigendecomposition"))
         return self._cached_pairs
 
-    def solve(self, v: FVector, damping: float | None = None, *, regul: float | None = None) -> FVector:
-        """(K + damping I)^-1 v; the pseudo-inverse without damping."""
-        value = check_damping(damping, regul)
+    def _solve(self, flat: Tensor, damping: float) -> Tensor:
+        """By the spectrum; the pseudo-inverse without damping."""
         values, vectors = self._decomposition()
-        cutoff = torch.finfo(values.dtype).eps * len(values) * values.abs().max()
-        scale = 1 / (values + value) if value else torch.where(values.abs() > cutoff, 1 / values, 0.0)
-        return FVector(((v.flat @ vectors) * scale @ vectors.t()).unflatten(-1, v.shape))
+        scale = 1 / (values + damping) if damping else sym_pow(values, -1)
+        return ((flat @ vectors) * scale) @ vectors.t()
 
     def trace(self) -> Tensor:
         """Sum of the diagonal."""
@@ -108,7 +199,7 @@ class FMatDense:
 
     def logdet(self, damping: float | None = None, *, regul: float | None = None) -> Tensor:
         """log det(K + damping I)."""
-        return self.eigvalsh().clamp_min(0).add(check_damping(damping, regul)).log().sum()
+        return require_positive(self.eigvalsh(), check_damping(damping, regul)).log().sum()
 
     def center(self, how: str = "per_output") -> FMatDense:
         """Subtract the mean feature: "per_output" over the examples of each output, "global" over outputs and examples."""

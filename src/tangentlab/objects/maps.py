@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -145,8 +145,12 @@ class _ImplicitMap:
         """Keep the description."""
         return cls(rows)
 
-    def _linearizations(self) -> list[Linearization]:
-        return [Linearization(self._rows.network, batch, self._rung) for batch in self._rows.batches]
+    def _linearizations(self) -> Iterator[Linearization]:
+        """One batch at a time, so that one graph at a time is held."""
+        for batch in self._rows.batches:
+            linear = Linearization(self._rows.network, batch, self._rung)
+            yield linear
+            self._rung = linear.rung
 
 
 class PushForwardImplicit(_ImplicitMap, PushForward):
@@ -156,8 +160,9 @@ class PushForwardImplicit(_ImplicitMap, PushForward):
         """(outputs, examples), a batch of them for a batch of vectors."""
         self._check(v)
         vectors = v.flat.reshape(-1, self.layout.numel)
-        images = [torch.cat([ln.jvp(x).flatten(1) for ln in self._linearizations()]).t() for x in vectors]
-        return FVector(torch.stack(images).reshape(*v.flat.shape[:-1], *images[0].shape))
+        batches = [torch.stack([linear.jvp(x).flatten(1).t() for x in vectors]) for linear in self._linearizations()]
+        images = torch.cat(batches, -1)
+        return FVector(images.reshape(*v.flat.shape[:-1], *images.shape[1:]))
 
     @property
     def T(self) -> PullBackImplicit:

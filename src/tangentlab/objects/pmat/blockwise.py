@@ -14,7 +14,7 @@ from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.network import require_finite
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
-from tangentlab.objects.matrix_free import Eigenpairs
+from tangentlab.objects.matrix_free import Eigenpairs, MatrixFree
 from tangentlab.objects.pmat.base import PMat, check_damping
 from tangentlab.objects.pmat.block import Block
 from tangentlab.objects.pvector import PVector
@@ -114,15 +114,20 @@ class BlockwisePMat(PMat):
         parts = ((names, block.spectrum.eigenvalues()) for names, block in self.blocks.items())
         return PVector(self.layout, self._assemble(parts, like))
 
-    def top_eigenpairs(self, k: int = 10, *, which: str = "top", **options: Any) -> Eigenpairs[PVector]:
-        """The k largest (smallest, largest in magnitude) eigenpairs, sorted over all blocks; exact, from their spectra."""
+    def top_eigenpairs(self, k: int = 10, *, which: Any = "top", **options: Any) -> Eigenpairs[PVector]:
+        """The k largest (smallest, largest in magnitude) eigenpairs, sorted over all blocks; exact, from their spectra.
+
+        Null directions outside of thin bases, if they are among the wanted ones, are found by Lanczos.
+        """
         values = self.diag_in_eigenbasis().flat
-        order = {"top": -values, "bottom": values, "magnitude": -values.abs()}[which].argsort(stable=True)[:k]
-        units = torch.zeros(len(order), self.dim, dtype=values.dtype, device=values.device)
-        units[torch.arange(len(order)), order] = 1
+        wanted = {"top": -values, "bottom": values, "magnitude": -values.abs()}[which].argsort(stable=True)[:k]
+        units = torch.zeros(len(wanted), self.dim, dtype=values.dtype, device=values.device)
+        units[torch.arange(len(wanted)), wanted] = 1
         vectors = self._out_of_basis(units)
-        residuals = (self._product(vectors) - values[order, None] * vectors).norm(dim=1)
-        return Eigenpairs(values[order], PVector(self.layout, vectors), residuals, 0, True, "spectra of the blocks")
+        if not bool(vectors.any(1).all()):
+            return MatrixFree.top_eigenpairs(self, k, which=which, **options)
+        residuals = (self._product(vectors) - values[wanted, None] * vectors).norm(dim=1)
+        return Eigenpairs(values[wanted], PVector(self.layout, vectors), residuals, 0, True, "spectra of the blocks")
 
     def trace(self) -> Tensor:
         """Sum over blocks."""
@@ -238,8 +243,7 @@ def accumulate(
         examples += chunk.examples * chunk.first
     blocks = {names: builder.finish(examples) for names, (_, builder) in builders.items()}
     for names, block in blocks.items():
-        for tensor in block.tensors():
-            require_finite(tensor, f"The gradients or inputs of {', '.join(names)}")
+        require_finite(block.trace(), f"The gradients or inputs of {', '.join(names)}")
     return blocks, examples
 
 

@@ -12,12 +12,11 @@ from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.rows import Rows
 from tangentlab.errors import InputError
 from tangentlab.linalg import psd_thin_eigh, safe_eigh, sym_pow
-from tangentlab.objects.matrix_free import Eigenpairs, MatrixFree, check_damping
+from tangentlab.objects.matrix_free import check_damping
 from tangentlab.objects.pmat.base import PMat
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat
 from tangentlab.objects.pmat.diag import DiagBlock, PMatEye
-from tangentlab.objects.pvector import PVector
 
 if TYPE_CHECKING:
     from tangentlab.engine.hessian import LossHessian
@@ -200,9 +199,3 @@ class PMatLowRank(BlockwisePMat):
         """<F, G> = sum of weights r^T G r, by products with G."""
         self._require_same_parameters(other)
         return (self.block.weights * (self.block.rows * other._product(self.block.rows)).sum(1)).sum()
-
-    def top_eigenpairs(self, k: int = 10, *, which: Any = "top", **options: Any) -> Eigenpairs[PVector]:
-        """From the Gram matrix of the rows, exact; null directions, if asked for, by Lanczos."""
-        if which == "bottom" or k > self.rank or (which == "top" and bool((self.block.weights < 0).any())):
-            return MatrixFree.top_eigenpairs(self, k, which=which, **options)
-        return super().top_eigenpairs(k, which=which)
