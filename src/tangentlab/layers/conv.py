@@ -145,27 +145,38 @@ class ConvSum(OuterSum):
         outputs, positions = self.outputs, self.positions
         factors_first = positions * (columns * k_right + outputs * k_left * (rows + k_right))
         gradients_first = outputs * rows * (positions * columns + columns * k_right + k_left * k_right)
-        rotate = self._rotated_factors if factors_first < gradients_first else self._rotated_gradients
+        add = self._add_rotated_factors if factors_first < gradients_first else self._add_rotated_gradients
         grads = self.example_gradients().unflatten(2, (outputs, rows))
         total = grads.new_zeros((left_basis.shape[0], k_left, k_right))
         for chunk, patches in self.example_chunks():
-            total += rotate(grads[chunk], patches, left_basis, right_basis).square_().sum((0, 2))
+            for g, (left, right) in enumerate(zip(left_basis, right_basis, strict=True)):
+                add(total[g], grads[chunk, g], patches[:, g], left, right)
         return total
 
-    def _rotated_factors(self, grads: Tensor, patches: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """(n, groups, K, k_left, k_right) from gradients (n, groups, K, rows, T) and patches (n, groups, columns, T)."""
-        turned = patches.transpose(-1, -2) @ right[:, : patches.shape[-2]]
-        if self.bias:
-            turned += right[:, -1:]
-        rotated = left.transpose(-1, -2)[:, None] @ grads
-        return (rotated.flatten(2, 3) @ turned).unflatten(2, rotated.shape[2:4])
+    def _add_rotated_factors(self, total: Tensor, grads: Tensor, patches: Tensor, left: Tensor, right: Tensor) -> None:
+        """Add squares to total (k_left, k_right), from gradients (n, K, rows, T) and patches (n, columns, T) of one group.
 
-    def _rotated_gradients(self, grads: Tensor, patches: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """The same, with the gradients of the layer written out for these examples."""
-        weight = (grads.flatten(2, 3) @ patches.transpose(-1, -2)) @ right[:, : patches.shape[-2]]
+        One cotangent at a time where the rotated gradient fills the cache.
+        """
+        turned = right[: patches.shape[1]].t() @ patches
         if self.bias:
-            weight += grads.sum(-1).flatten(2)[..., None] @ right[:, -1:]
-        return left.transpose(-1, -2)[:, None] @ weight.unflatten(2, grads.shape[2:4])
+            turned += right[-1][:, None]
+        rotated = (grads.transpose(-1, -2) @ left).transpose(-1, -2)
+        step = max(1, CACHE_BYTES // (total.numel() * total.element_size()))
+        for patch, of_example in zip(turned, rotated, strict=True):
+            for start in range(0, self.outputs, step):
+                product = of_example[start : start + step].reshape(-1, patch.shape[1]) @ patch.t()
+                if step == 1:
+                    total.addcmul_(product, product)
+                else:
+                    total += product.square_().unflatten(0, (-1, total.shape[0])).sum(0)
+
+    def _add_rotated_gradients(self, total: Tensor, grads: Tensor, patches: Tensor, left: Tensor, right: Tensor) -> None:
+        """The same, with the gradients of the layer written out for these examples."""
+        weight = (grads.flatten(1, 2) @ patches.transpose(-1, -2)) @ right[: patches.shape[1]]
+        if self.bias:
+            weight += grads.sum(-1).flatten(1)[..., None] * right[-1]
+        total += (left.t() @ weight.unflatten(1, grads.shape[1:3])).square_().sum((0, 1))
 
     def weight_rows(self) -> Tensor:
         """(K, N, groups, rows, columns): one product per example for all cotangents."""

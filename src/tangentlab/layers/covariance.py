@@ -56,15 +56,15 @@ def lagged_covariance(
         [(max(tap * d - z, 0), min(tap * d - z + s, n)) for tap in range(k)]
         for k, d, s, z, n in zip(kernel, module.dilation, size, zeros, image.extent, strict=True)
     ]
-    result = padded.new_empty((channels, *kernel, channels, *kernel))
+    result = padded.new_empty((*kernel, *kernel, channels, channels))
     taps = list(product(range(kernel[0]), range(kernel[1])))
     for (a, b), (p, q) in product(taps, taps):
         if (p, q) < (a, b):
             continue
         value = image.windowed((p - a, q - b), windows[0][a], windows[1][b])
-        result[:, a, b, :, p, q] = value
-        result[:, p, q, :, a, b] = value.t()
-    return result.reshape(channels * prod(kernel), channels * prod(kernel))
+        result[a, b, p, q] = value
+        result[p, q, a, b] = value.t()
+    return result.permute(4, 0, 1, 5, 2, 3).reshape(channels * prod(kernel), channels * prod(kernel))
 
 
 def window_sums(module: nn.modules.conv._ConvNd, padded: Tensor, size: tuple[int, ...]) -> Tensor:

@@ -75,7 +75,7 @@ class FactorSum:
     def finish(self, count: int) -> Tensor | ThinFactor:
         """Divided by a count."""
         if self._dense is not None:
-            return self._dense / count
+            return self._dense.div_(count)
         return ThinFactor(torch.cat(self._rows, 1) / count**0.5)
 
 
