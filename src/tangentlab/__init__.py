@@ -47,7 +47,8 @@ _HOME = {
     "tangentlab.engine.layout": ("LayerCollection",),
     "tangentlab.engine.likelihood": ("Binary", "Classification", "Likelihood", "LogSoftmax", "Regression"),
     "tangentlab.engine.coverage": ("check", "coverage"),
-    "tangentlab.engine.memory": ("memory_budget", "set_memory_budget"),
+    "tangentlab.engine.memory": ("memory_budget", "memory_limit", "set_memory_budget"),
+    "tangentlab.engine.planner": ("plan",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -71,7 +72,8 @@ if TYPE_CHECKING:
     from tangentlab.engine.coverage import check, coverage
     from tangentlab.engine.layout import LayerCollection
     from tangentlab.engine.likelihood import Binary, Classification, Likelihood, LogSoftmax, Regression
-    from tangentlab.engine.memory import memory_budget, set_memory_budget
+    from tangentlab.engine.memory import memory_budget, memory_limit, set_memory_budget
+    from tangentlab.engine.planner import plan
     from tangentlab.metrics import (
         FIM,
         NTK,

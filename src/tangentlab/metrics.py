@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.likelihood import Likelihood, likelihood_of
+from tangentlab.engine.memory import memory_limit
 from tangentlab.engine.network import Forward, Network, OutputFunction
 from tangentlab.engine.rows import Empirical, Exact, LossFunction, MonteCarlo, Rows, Unweighted, Weighting
 from tangentlab.engine.tangent_kernel import tangent_kernel
@@ -122,6 +123,7 @@ def NTK(
     representation: type[FMat] = FMatDense,
     forward: Forward | None = None,
     n_output: int | None = None,
+    memory: int | None = None,
     progress: bool | None = None,
 ) -> Any:
     """Tangent kernel K[c, n, d, m] = <d f_c(x_n) / dw, d f_d(x_m) / dw>, never divided by the number of examples.
@@ -130,7 +132,8 @@ def NTK(
     the index of one output. `per_layer` returns the kernel of every layer; their sum is the kernel. `center` is None,
     "per_output" or "global". `function=lambda out, batch: out[:, 1] - out[:, 0]` gives the kernel of a scalar function.
     The order of examples matters, so a shuffling DataLoader is refused. No Jacobian is built.
-    `representation` is FMatDense, or FMatImplicit for kernel-vector products that store nothing.
+    `representation` is FMatDense, or FMatImplicit for kernel-vector products that store nothing. `memory` is the budget in
+    bytes for this call; `tangentlab.plan(model, x, n)` tells beforehand what it will cost.
     """
     network = Network.of(model, layers, forward, function)
     if not (outputs in ("all", "trace") or isinstance(outputs, int)):
@@ -141,15 +144,16 @@ def NTK(
         raise InputError(f"representation must be FMatDense or FMatImplicit, not {representation!r}.")
     chosen = [outputs] if isinstance(outputs, int) else None
     layer_of = {name: layer for layer, names in network.layout.layers.items() for name in names}
-    kernels = tangent_kernel(
-        network,
-        loader,
-        loader2,
-        chosen,
-        outputs == "trace",
-        lambda group: layer_of[group.names[0]] if per_layer else "",
-        progress,
-    )
+    with memory_limit(memory):
+        kernels = tangent_kernel(
+            network,
+            loader,
+            loader2,
+            chosen,
+            outputs == "trace",
+            lambda group: layer_of[group.names[0]] if per_layer else "",
+            progress,
+        )
     if outputs == "all":
         _check_outputs(n_output, next(iter(kernels.values())).shape[0])
     result = {name: _finished(data, center) for name, data in kernels.items()}

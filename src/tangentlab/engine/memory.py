@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tangentlab.errors import MemoryBudgetError
@@ -40,6 +42,18 @@ def set_memory_budget(nbytes: int | None) -> None:
     """Set the budget in bytes; None goes back to a fraction of what is free."""
     global _budget
     _budget = nbytes
+
+
+@contextmanager
+def memory_limit(nbytes: int | None) -> Iterator[None]:
+    """The budget for the time of a `with` block; None leaves it as it is."""
+    before = _budget
+    if nbytes is not None:
+        set_memory_budget(nbytes)
+    try:
+        yield
+    finally:
+        set_memory_budget(before)
 
 
 def human_bytes(nbytes: float) -> str:

@@ -171,7 +171,9 @@ class ConvSum(OuterSum):
                 else:
                     total += product.square_().unflatten(0, (-1, total.shape[0])).sum(0)
 
-    def _add_rotated_gradients(self, total: Tensor, grads: Tensor, patches: Tensor, left: Tensor, right: Tensor) -> None:
+    def _add_rotated_gradients(
+        self, total: Tensor, grads: Tensor, patches: Tensor, left: Tensor, right: Tensor
+    ) -> None:
         """The same, with the gradients of the layer written out for these examples."""
         weight = (grads.flatten(1, 2) @ patches.transpose(-1, -2)) @ right[: patches.shape[1]]
         if self.bias:

@@ -109,7 +109,7 @@ def gram(
     chosen = route or cheapest(gram_options(first, second, trace)).route
     if chosen == "rows":
         return _rows(first, second, trace, memory)
-    return (_product if chosen == "product" else _positions)(first, second, trace)
+    return _product(first, second, trace) if chosen == "product" else _positions(first, second, trace, memory)
 
 
 def _rows(first: OuterSum, second: OuterSum, trace: bool, memory: float) -> Tensor:
@@ -167,31 +167,38 @@ def _product(first: OuterSum, second: OuterSum, trace: bool) -> Tensor:
     return total
 
 
-def _positions(first: OuterSum, second: OuterSum, trace: bool) -> Tensor:
+def _positions(first: OuterSum, second: OuterSum, trace: bool, memory: float) -> Tensor:
     """Example by example: A = a_j a_i^T (s, t), M = g_j A (l, o, t), <g_i, M>; for a trace sum (g_j^T g_i) * A."""
     same = first is second
-    grads = [_gradient_maps(one) for one in ((first,) if same else (first, second))]
-    inputs = [one.input_factors[0].transpose(0, 1).contiguous() for one in ((first,) if same else (first, second))]
+    sides = (first,) if same else (first, second)
+    grads = [_gradient_maps(one) for one in sides]
+    inputs = [one.input_factors[0].transpose(0, 1).contiguous() for one in sides]
     outputs, others = first.outputs, second.outputs
     shape = (first.examples, second.examples) if trace else (first.examples, outputs, second.examples, others)
     result = grads[0].new_zeros(shape)
+    each = first.positions * (second.positions + others * grads[-1].shape[3]) * result.element_size()
+    step = int(max(1, min(second.examples, memory // max(each, 1))))
     for i in range(first.examples):
-        start = i if same else 0
-        for group in range(first.matrix_shape[0]):
-            gi, gj = grads[0][group, i], grads[-1][group, start:]
-            aj, ai = inputs[-1][group, start:], inputs[0][group, i]
-            products = (aj.flatten(0, 1) @ ai.t()).unflatten(0, aj.shape[:2])
-            if first.bias:
-                products += 1
-            if trace:
-                result[i, start:] += (products * (gj.flatten(1, 2).transpose(1, 2) @ gi.flatten(0, 1))).sum((1, 2))
-            else:
-                applied = torch.bmm(gj.flatten(1, 2), products).unflatten(1, gj.shape[1:3]).flatten(2)
-                block = gi.flatten(1) @ applied.flatten(0, 1).t()
-                result[i, :, start:] += block.unflatten(1, applied.shape[:2])
+        for start in range(i if same else 0, second.examples, step):
+            chunk = slice(start, min(start + step, second.examples))
+            for group in range(first.matrix_shape[0]):
+                gi, ai = grads[0][group, i], inputs[0][group, i]
+                value = _pairs(gi, ai, grads[-1][group, chunk], inputs[-1][group, chunk], first.bias, trace)
+                result[(i, chunk) if trace else (i, slice(None), chunk)] += value
     if same:
         _mirror(result, trace)
     return result if trace else result.permute(1, 0, 3, 2)
+
+
+def _pairs(gi: Tensor, ai: Tensor, gj: Tensor, aj: Tensor, bias: bool, trace: bool) -> Tensor:
+    """One example, gi (K, O, T) and ai (T, I), against several, gj (M, L, O, S) and aj (M, S, I): (K, M, L), or (M)."""
+    products = (aj.flatten(0, 1) @ ai.t()).unflatten(0, aj.shape[:2])
+    if bias:
+        products += 1
+    if trace:
+        return (products * (gj.flatten(1, 2).transpose(1, 2) @ gi.flatten(0, 1))).sum((1, 2))
+    applied = torch.bmm(gj.flatten(1, 2), products).unflatten(1, gj.shape[1:3]).flatten(2)
+    return (gi.flatten(1) @ applied.flatten(0, 1).t()).unflatten(1, applied.shape[:2])
 
 
 def _gradient_maps(one: OuterSum) -> Tensor:
