@@ -176,19 +176,20 @@ def _cost(what: str, factor: OuterSum, examples: int, outputs: int) -> tuple[str
     if what == "diag":
         return "squares", 2 * examples * groups * rows * (columns + outputs), groups * rows * columns * itemsize
     counted = examples * factor.positions
-    direct = groups * counted * columns**2
-    route, right = "direct", direct
-    if isinstance(factor, ConvSum) and lags_apply(factor.module):
+    thin = 2 * counted <= columns and groups == 1
+    route, right = ("thin", 0.0) if thin else ("direct", float(groups * counted * columns**2))
+    if isinstance(factor, ConvSum) and lags_apply(factor.module) and not thin:
         lagged = lagged_operations(factor.module, examples, factor.size)
-        route, right = ("lags", lagged) if 1.5 * lagged < direct else (route, right)
+        route, right = ("lags", lagged) if 1.5 * lagged < right else (route, right)
     operations = right + groups * counted * outputs * rows**2
     if what == "ekfac":
-        operations += 9 * groups * (rows**3 + columns**3)
+        kept = counted if thin else columns
+        operations += 9 * groups * (rows**3 + kept**3)
         if factor.positions == 1:
-            operations += 2 * groups * counted * (columns**2 + outputs * rows**2 + rows * columns)
+            operations += 2 * groups * counted * (columns * kept + outputs * rows**2 + rows * kept)
         else:
-            first = factor.positions * (columns**2 + outputs * rows * (rows + columns))
-            last = outputs * rows * (factor.positions * columns + columns**2 + rows * columns)
+            first = factor.positions * (columns * kept + outputs * rows * (rows + kept))
+            last = outputs * rows * (factor.positions * columns + columns * kept + rows * kept)
             operations += 2 * groups * examples * min(first, last)
     return route, operations, _factor_cells(factor) * itemsize
 
