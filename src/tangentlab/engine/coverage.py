@@ -99,7 +99,7 @@ def check(
     """Compare the engine with plain autograd in float64, on a copy of the model, for a few outputs of every example.
 
     Raises NumericsError with the parameters at fault if they disagree by more than `tolerance` relative to the largest
-    gradient of the group.
+    gradient of the group (or to a thousandth of the largest of all, for groups whose gradients cancel to nothing).
     """
     double = _copy(model).double()
     x = tree_map(_double, dict(x) if isinstance(x, Mapping) else x)
@@ -122,7 +122,8 @@ def check(
             require_finite(true, f"The gradients of {', '.join(group.names)}")
             found = float((rows - true).abs().nan_to_num(nan=torch.inf).max()), float(true.abs().max())
             worst[group] = max(worst[group][0], found[0]), max(worst[group][1], found[1])
-    errors = {group.names: wrong / scale if scale else wrong for group, (wrong, scale) in worst.items()}
+    floor = max(1e-3 * max(scale for _, scale in worst.values()), 1e-300)
+    errors = {group.names: wrong / max(scale, floor) for group, (wrong, scale) in worst.items()}
     report = CheckReport(max(errors.values()), errors, tolerance)
     if not report.passed:
         wrong = ", ".join(f"{'/'.join(names)} ({error:.1e})" for names, error in errors.items() if error > tolerance)

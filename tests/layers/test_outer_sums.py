@@ -1,0 +1,184 @@
+"""Everything an OuterSum can do, against its rows, which other tests compare with autograd."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tangentlab.layers import OuterSum, concatenate
+from tangentlab.layers.gram import gram
+from tests.layers.cases import CASES, Case, case, cotangents_of, factors_of, groups_of, true_rows
+
+SOME = [*list(CASES.values())[::4], case(nn.Linear, 4, 3, shape=(3, 4)), case(nn.Conv2d, 3, 4, 3, shape=(3, 3, 5, 6))]
+each = pytest.mark.parametrize("one", {str(one): one for one in SOME}.values(), ids=str)
+
+
+def sums(one: Case) -> list[tuple[OuterSum, Tensor]]:
+    """(factors, true rows) of every group of the layer."""
+    layer, x = one.make()
+    grads = cotangents_of(layer, x)
+    return [(factors_of(layer, x, grads, g), true_rows(layer, x, grads, g)) for g in groups_of(layer)]
+
+
+def close(found: Tensor, truth: Tensor) -> bool:
+    return found.shape == truth.shape and bool((found - truth).abs().max() <= 1e-10 * max(truth.abs().max(), 1))
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+@each
+def test_rows_are_the_sum_over_positions_of_left_times_right(one: Case) -> None:
+    for factor, rows in sums(one):
+        assert close(factor.rows(), rows)
+        left = factor.left.expand(factor.outputs, -1, -1, -1, -1)
+        right = factor.homogeneous().expand(factor.outputs, -1, -1, -1, -1)
+        matrix = torch.einsum("kngto,kngti->kngoi", left, right)
+        weight = matrix[..., :-1] if factor.bias else matrix
+        flat = [weight.flatten(2), matrix[..., -1].flatten(2)] if factor.bias else [weight.flatten(2)]
+        assert close(torch.cat(flat, -1), rows)
+
+
+@each
+def test_sizes_are_those_of_the_rows(one: Case) -> None:
+    for factor, rows in sums(one):
+        assert (factor.outputs, factor.examples, factor.numel) == tuple(rows.shape)
+        groups, height, width = factor.matrix_shape
+        assert groups * height * (width + factor.bias) == factor.numel
+
+
+@each
+def test_push_and_pull_are_products_with_the_rows(one: Case) -> None:
+    for factor, rows in sums(one):
+        v, u = draw(rows.shape[-1]), draw(*rows.shape[:2])
+        assert close(factor.push(v), rows @ v)
+        assert close(factor.pull(u), torch.einsum("knd,kn->d", rows, u))
+
+
+@each
+def test_square_sum_and_norms_are_those_of_the_rows(one: Case) -> None:
+    for factor, rows in sums(one):
+        assert close(factor.square_sum(), rows.square().sum((0, 1)))
+        assert close(factor.squared_norms(), rows.square().sum(-1))
+
+
+@each
+def test_taking_examples_takes_rows(one: Case) -> None:
+    for factor, rows in sums(one):
+        part = factor.take_examples(1, rows.shape[1])
+        assert close(part.rows(), rows[:, 1:])
+        assert (part.bias, part.gradients, part.kronecker) == (factor.bias, factor.gradients, factor.kronecker)
+
+
+@each
+def test_taking_rows_of_the_weight_takes_columns_of_the_jacobian(one: Case) -> None:
+    for factor, rows in sums(one):
+        groups, height, width = factor.matrix_shape
+        weight = rows[..., : groups * height * width].unflatten(-1, (groups, height, width))
+        assert close(factor.take_rows(height // 2, height).rows(), weight[:, :, :, height // 2 :].flatten(2))
+
+
+@each
+def test_joining_batches_puts_their_examples_side_by_side(one: Case) -> None:
+    for factor, rows in sums(one):
+        parts = factor.take_examples(0, 1), factor.take_examples(1, rows.shape[1])
+        joined = parts[0].join_examples(parts[1:])
+        assert joined is not None
+        assert close(joined.rows(), rows)
+
+
+@each
+@pytest.mark.parametrize("sharing", ["expand", "reduce"])
+def test_covariances_are_sums_of_outer_products_over_positions_or_of_their_sums(one: Case, sharing: str) -> None:
+    for factor, _ in sums(one):
+        for side in ("left", "right"):
+            vectors = factor.left if side == "left" else factor.homogeneous()
+            if sharing == "reduce":
+                vectors = vectors.sum(3, keepdim=True)
+                vectors = vectors if factor.gradients == side else vectors / factor.positions
+            truth = torch.einsum("kngta,kngtb->gab", vectors, vectors)
+            assert close(factor.side_covariance(side, sharing), truth)
+            rows = factor.side_rows(side, sharing)
+            assert close(rows.transpose(1, 2) @ rows, truth)
+            assert rows.shape[1] == factor.side_rows_count(side, sharing)
+
+
+@each
+def test_rotated_squares_are_those_of_rotated_gradients(one: Case) -> None:
+    for factor, rows in sums(one):
+        groups, height, width = factor.matrix_shape
+        left = torch.linalg.qr(draw(groups, height, height))[0]
+        right = torch.linalg.qr(draw(groups, width + factor.bias, width + factor.bias))[0]
+        size = groups * height * width
+        matrix = rows[..., :size].unflatten(-1, (groups, height, width))
+        if factor.bias:
+            matrix = torch.cat([matrix, rows[..., size:].unflatten(-1, (groups, height, 1))], -1)
+        truth = (left.transpose(1, 2) @ matrix @ right).square().sum((0, 1))
+        assert close(factor.rotated_square_sum(left, right), truth)
+        assert close(factor.rotated_square_sum(left[..., :1], right[..., :1]), truth[:, :1, :1])
+
+
+@each
+@pytest.mark.parametrize("route", [None, "rows", "product", "positions"])
+def test_gram_matrices_by_every_route_are_products_of_rows(one: Case, route: str | None) -> None:
+    for factor, rows in sums(one):
+        if route == "product" and factor.positions > 1:
+            continue
+        other = factor.take_examples(0, 2)
+        truth = torch.einsum("knd,lmd->knlm", rows, rows)
+        traced = torch.einsum("knkm->nm", truth)
+        assert close(gram(factor, factor, route=route), truth)
+        assert close(gram(factor, other, route=route), truth[..., :2])
+        assert close(gram(factor, factor, trace=True, route=route), traced)
+        assert close(gram(factor, other, trace=True, route=route), traced[:, :2])
+
+
+@each
+def test_concatenating_calls_adds_their_rows(one: Case) -> None:
+    for factor, rows in sums(one):
+        joined = concatenate([factor, factor, factor.take_examples(0, rows.shape[1])])
+        assert close(joined.rows(), 3 * rows)
+        assert close(joined.square_sum(), 9 * rows.square().sum((0, 1)))
+        assert joined.positions == 3 * factor.positions
+        assert joined.kronecker == factor.kronecker
+
+
+def tied_embedding() -> tuple[OuterSum, Tensor]:
+    """An embedding and an output layer over one weight: gradients on the left of one, on the right of the other."""
+    embedding, tokens = case(nn.Embedding, 5, 3, padding_idx=1, shape=(4, 2)).make()
+    head, hidden = case(nn.Linear, 3, 5, bias=False, shape=(4, 2, 3)).make()
+    parts = [(layer, x, cotangents_of(layer, x)) for layer, x in ((embedding, tokens), (head, hidden))]
+    rows = sum(true_rows(*part, ("weight",)) for part in parts)
+    assert isinstance(rows, Tensor)
+    return concatenate([factors_of(*part, ("weight",)) for part in parts]), rows
+
+
+def test_an_embedding_tied_to_the_output_layer_is_the_sum_of_both_uses_in_every_operation() -> None:
+    factor, rows = tied_embedding()
+    assert factor.gradients == "both"
+    assert not factor.kronecker
+    v, u = draw(rows.shape[-1]), draw(*rows.shape[:2])
+    truth = torch.einsum("knd,lmd->knlm", rows, rows)
+    assert close(factor.rows(), rows)
+    assert close(factor.push(v), rows @ v)
+    assert close(factor.pull(u), torch.einsum("knd,kn->d", rows, u))
+    assert close(factor.square_sum(), rows.square().sum((0, 1)))
+    assert close(factor.squared_norms(), rows.square().sum(-1))
+    assert close(gram(factor, factor), truth)
+    assert close(gram(factor, factor, trace=True), torch.einsum("knkm->nm", truth))
+    assert close(factor.take_examples(1, 3).rows(), rows[:, 1:3])
+
+
+def test_uses_that_see_the_weight_in_different_shapes_are_written_out() -> None:
+    grouped, x = case(nn.Conv1d, 4, 4, 3, groups=2, bias=False, shape=(3, 4, 6)).make()
+    full, y = case(nn.Conv1d, 2, 4, 3, bias=False, shape=(3, 2, 5)).make()
+    parts = [(layer, z, cotangents_of(layer, z)) for layer, z in ((grouped, x), (full, y))]
+    joined = concatenate([factors_of(*part, ("weight",)) for part in parts])
+    assert close(joined.rows(), sum(true_rows(*part, ("weight",)) for part in parts))  # type: ignore[arg-type]
+    assert not joined.kronecker
+
+
+def test_batches_of_other_sizes_of_images_are_not_joined() -> None:
+    layer, x = case(nn.Conv1d, 2, 3, 3, shape=(2, 2, 6)).make()
+    factors = [factors_of(layer, z, cotangents_of(layer, z), ("weight",)) for z in (x, x[..., :5])]
+    assert factors[0].join_examples(factors[1:]) is None
