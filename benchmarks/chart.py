@@ -21,9 +21,10 @@ SINGLE = ("gradient_mlp", "gradient_resnet18", "gemm")
 
 def _panel(axes: Axes, record: dict[str, Any]) -> None:
     """Bars of one job, fastest on top; the label gives the time and the ratio to tangentlab."""
-    rows = sorted((s for s in record["systems"].values() if "best" in s), key=lambda s: s["best"], reverse=True)
-    yardsticks = {"one gradient", "GEMM"}
-    colors = [OWN if s["label"] == "tangentlab" else YARDSTICK if s["label"] in yardsticks else PEER for s in rows]
+    measured = [s for s in record["systems"].values() if "best" in s and s["label"] != "GEMM"]
+    rows = sorted(measured, key=lambda s: s["best"], reverse=True)
+    special = {"tangentlab": OWN, "one gradient": YARDSTICK}
+    colors = [special.get(s["label"], PEER) for s in rows]
     low = min(s["best"] for s in rows) / 4
     axes.barh([s["label"] for s in rows], [s["best"] for s in rows], color=colors, height=0.72, left=0)
     for y, row in enumerate(rows):
@@ -70,9 +71,7 @@ def draw(results: dict[str, Any]) -> list[Path]:
     for axes, record in zip(grid.flat, timed.values()):
         _panel(axes, record)
     machine, settings = results["machine"], results["settings"]
-    note = (
-        f"best of several calls, systems alternating, {settings['threads']} threads, {machine['processor']}; log scale"
-    )
+    note = f"{settings['threads']} threads, {machine['processor']}, best of several alternating calls, log scale"
     figure.suptitle(f"Time for the same work, shorter is better ({note})", fontsize=9, x=0.01, ha="left", y=0.995)
     figure.tight_layout(rect=(0, 0, 1, 0.985), w_pad=2.0)
     return save(figure, results["name"])

@@ -101,8 +101,8 @@ def resnet18(options: dict) -> Callable[[Params, jax.Array], jax.Array]:
 
 
 def transformer(options: dict) -> Callable[[Params, jax.Array], jax.Array]:
-    """See `nets.Transformer`; embeddings are products with one-hot rows, since gathers have no structured derivative."""
-    heads, layers = options.get("heads", 4), options.get("layers", 4)
+    """See `nets.Transformer`; `one_hot` embeds by a matrix product, since gathers have no structured derivative."""
+    heads, layers, one_hot = options.get("heads", 4), options.get("layers", 4), options.get("one_hot", False)
 
     def attend(params: Params, key: str, x: jax.Array) -> jax.Array:
         n, tokens, width = x.shape
@@ -115,7 +115,7 @@ def transformer(options: dict) -> Callable[[Params, jax.Array], jax.Array]:
 
     def apply(params: Params, ids: jax.Array) -> jax.Array:
         token, position = params["token.weight"], params["position.weight"]
-        x = jax.nn.one_hot(ids, len(token)) @ token + position[: ids.shape[1]]
+        x = (jax.nn.one_hot(ids, len(token)) @ token if one_hot else token[ids]) + position[: ids.shape[1]]
         for layer in range(layers):
             key = f"blocks.{layer}"
             x = x + attend(params, key, _layer_norm(params, f"{key}.norm1", x))

@@ -28,8 +28,9 @@ def _limit_threads(threads: int) -> None:
 def ntk(task: Task) -> Prepared:
     """`empirical_ntk_fn` without traced or diagonal axes, `vmap` over the examples."""
     _limit_threads(task.threads)
+    options = {**task.options, "one_hot": task.variant == "STRUCTURED_DERIVATIVES"}
     kernel = neural_tangents.empirical_ntk_fn(
-        nets_jax.NETS[task.net](task.options),
+        nets_jax.NETS[task.net](options),
         trace_axes=(),
         vmap_axes=0,
         implementation=getattr(neural_tangents.NtkImplementation, task.variant),
