@@ -54,7 +54,7 @@ def FIM(
     """
     weighting = Exact(likelihood_of(_one_of(likelihood, variant)))
     network = Network.of(model, layers, forward, function)
-    return _build(representation, network, loader, weighting, n_output, progress)
+    return build_matrix(representation, network, loader, weighting, n_output, progress)
 
 
 def FIM_MonteCarlo(
@@ -81,7 +81,7 @@ def FIM_MonteCarlo(
     """
     weighting = MonteCarlo(likelihood_of(_one_of(likelihood, variant)), trials or samples, generator, labels)
     network = Network.of(model, layers, forward, function)
-    result = _build(representation, network, loader, weighting, n_output, progress, ordered=labels is not None)
+    result = build_matrix(representation, network, loader, weighting, n_output, progress, ordered=labels is not None)
     result.labels = weighting.labels  # type: ignore[attr-defined]
     return result
 
@@ -107,7 +107,7 @@ def FIM_Empirical(
     """
     weighting = Empirical(loss if loss is not None else likelihood_of(_one_of(likelihood, variant)))
     network = Network.of(model, layers, forward, function)
-    return _build(representation, network, loader, weighting, n_output, progress)
+    return build_matrix(representation, network, loader, weighting, n_output, progress)
 
 
 def NTK(
@@ -202,7 +202,7 @@ def Jacobian(
 ) -> PushForward | PullBack:
     """The Jacobian (outputs, examples, parameters): PushForward v -> J v, or PullBack u -> J^T u, dense or implicit."""
     network = Network.of(model, layers, forward, function)
-    return _build(representation, network, loader, Unweighted(outputs), n_output, progress, ordered=True)
+    return build_matrix(representation, network, loader, Unweighted(outputs), n_output, progress, ordered=True)
 
 
 def per_example_grads(
@@ -258,7 +258,7 @@ def _check_outputs(expected: int | None, found: int | None) -> None:
         raise InputError(f"n_output={expected}, but the model gives {found} outputs per example.")
 
 
-def _build(
+def build_matrix(
     representation: Any,
     network: Network,
     loader: Any,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from tangentlab.objects.matrix_free import Eigenpairs, MatrixFree
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names, groups_by_layer
 from tangentlab.objects.pvector import PVector
+
+if TYPE_CHECKING:
+    from tangentlab.engine.hessian import LossHessian
 
 
 class DenseBlock(Block):
@@ -149,6 +152,11 @@ class PMatDense(_DensePMat):
             raise InputError(f"A {layout.numel} x {layout.numel} matrix is expected, got {tuple(matrix.shape)}.")
         return cls(layout, {layout.names: DenseBlock(matrix)}, **facts)
 
+    @classmethod
+    def from_hessian(cls, hessian: LossHessian, **options: Any) -> PMatDense:
+        """One product per column."""
+        return cls.from_dense(hessian.layout, hessian.blocks([hessian.layout.names])[0], **hessian.facts)
+
     def to_dense(self) -> Tensor:
         """The matrix in flat order."""
         ((names, block),) = self.blocks.items()
@@ -186,3 +194,10 @@ class PMatBlockDiag(_DensePMat):
             index = torch.cat([torch.arange(layout.slices[n].start, layout.slices[n].stop) for n in names])
             blocks[names] = DenseBlock(matrix[index][:, index])
         return cls(layout, blocks, **facts)
+
+    @classmethod
+    def from_hessian(cls, hessian: LossHessian, **options: Any) -> PMatBlockDiag:
+        """One product per column of every layer's block."""
+        names = list(hessian.layout.layers.values())
+        blocks: dict[Names, Block] = {n: DenseBlock(b) for n, b in zip(names, hessian.blocks(names), strict=True)}
+        return cls(hessian.layout, blocks, **hessian.facts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from tangentlab.engine.rows import Rows
 from tangentlab.errors import StructureError
 from tangentlab.objects.pmat.base import PMat, Scalar
 from tangentlab.objects.pvector import PVector
+
+if TYPE_CHECKING:
+    from tangentlab.engine.hessian import LossHessian
 
 
 class PMatImplicit(PMat):
@@ -41,6 +44,13 @@ class PMatImplicit(PMat):
     def from_rows(cls, rows: Rows) -> PMatImplicit:
         """Keep the rows' description; one forward counts the examples, draws labels and checks the first batch."""
         return cls(rows)
+
+    @classmethod
+    def from_hessian(cls, hessian: LossHessian, **options: Any) -> PMat:
+        """The implicit Hessian."""
+        from tangentlab.objects.pmat.hessian import PMatImplicitHessian
+
+        return PMatImplicitHessian(hessian)
 
     def _linearizations(self, what: str) -> Iterator[Linearization]:
         batches = track(self._rows.batches, what, len(self._rows.batches) or None, self._rows.progress)

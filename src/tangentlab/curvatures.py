@@ -1,0 +1,159 @@
+"""Curvatures besides the Fisher matrix: Gauss-Newton matrices, Hessians, gradient covariances and KFRA.
+
+Arguments as in `tangentlab.metrics`. `loss` is "classification", "log_softmax", "binary", "regression", "segmentation" (their
+negative log-likelihoods), a `Likelihood`, or any function (outputs, targets) -> one value per example (or per position of an
+example; positions are summed).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tangentlab.engine.batches import Batches
+from tangentlab.engine.curvature import ConvexLoss
+from tangentlab.engine.hessian import LossHessian
+from tangentlab.engine.kfra import feed_forward_statistics, recursion
+from tangentlab.engine.likelihood import Likelihood
+from tangentlab.engine.losses import loss_of
+from tangentlab.engine.network import Forward, Network, OutputFunction
+from tangentlab.engine.rows import Empirical, LossFunction, Rows
+from tangentlab.errors import InputError, StructureError
+from tangentlab.metrics import build_matrix
+from tangentlab.objects.pmat import PMat, PMatDense, PMatImplicit, PMatKFAC
+from tangentlab.objects.pmat.block import Block
+from tangentlab.objects.pmat.blockwise import BlockwisePMat
+from tangentlab.objects.pmat.kfac import KronBlock, MatrixForm
+from tangentlab.objects.pmat.lowrank import PMatLowRank
+from tangentlab.objects.pvector import PVector
+
+Loss = str | Likelihood | LossFunction
+
+
+def GGN(
+    model: nn.Module,
+    loader: Any,
+    representation: Any = PMatDense,
+    loss: Loss = "classification",
+    *,
+    layers: Any = None,
+    forward: Forward | None = None,
+    function: OutputFunction | None = None,
+    n_output: int | None = None,
+    progress: bool | None = None,
+) -> PMat:
+    """Generalized Gauss-Newton matrix G = 1/n sum_n J_n^T (d^2 loss_n / df_n^2) J_n of a loss that is convex in the outputs.
+
+    In every representation that a Fisher matrix has, KFAC and EKFAC included. For negative log-likelihoods of exponential
+    families in their natural parameters it equals the Fisher matrix (Martens 2020), which `FIM` computes cheaper. Cost: one
+    backward per output, plus what the representation needs. A loss that is not convex raises NumericsError.
+    """
+    network = Network.of(model, layers, forward, function)
+    return build_matrix(representation, network, loader, ConvexLoss(loss_of(loss)), n_output, progress)
+
+
+def Hessian(
+    model: nn.Module,
+    loader: Any,
+    representation: Any = PMatImplicit,
+    loss: Loss = "classification",
+    *,
+    layers: Any = None,
+    forward: Forward | None = None,
+    function: OutputFunction | None = None,
+    progress: bool | None = None,
+) -> PMat:
+    """Hessian H = 1/n sum_n d^2 loss_n / dw^2: symmetric, in general indefinite.
+
+    `representation`: PMatImplicit (Hessian-vector products), PMatDense, PMatBlockDiag and PMatDiag (exact, one product per
+    parameter), PMatLowRank.with_options(rank=k) (eigenpairs of largest magnitude), and for linear layers that are applied
+    once per example PMatKronSum (the blocks as 1/n sum a a^T (x) Hess_s, exact) and PMatKFAC (mean a a^T (x) mean Hess_s).
+    """
+    network = Network.of(model, layers, forward, function)
+    if not hasattr(representation, "from_hessian"):
+        raise InputError(f"representation must be a class such as PMatImplicit or PMatDense, not {representation!r}.")
+    return representation.from_hessian(LossHessian(network, loader, loss_of(loss), progress))
+
+
+def GradientCovariance(
+    model: nn.Module,
+    loader: Any,
+    representation: Any = PMatDense,
+    loss: Loss = "classification",
+    *,
+    centred: bool = True,
+    layers: Any = None,
+    forward: Forward | None = None,
+    function: OutputFunction | None = None,
+    progress: bool | None = None,
+) -> PMat:
+    """Covariance of per-example gradients, C = 1/n sum_n (g_n - g)(g_n - g)^T with g the mean (TONGA, Le Roux et al. 2008).
+
+    centred=False keeps the second moment, 1/n sum_n g_n g_n^T, as `FIM_Empirical` does. The mean is taken off exactly in
+    every representation that stores the affected entries (EKFAC in its own basis); KFAC, whose factors cannot take it up,
+    becomes the lazy difference KFAC - g g^T. Cost: one backward, and one more for the mean.
+    """
+    network = Network.of(model, layers, forward, function)
+    weighting = Empirical(loss_of(loss))
+    moment = build_matrix(representation, network, loader, weighting, None, progress)
+    if not centred:
+        return moment
+    mean = mean_gradient(Rows(network, loader, weighting, progress=progress))
+    if isinstance(moment, BlockwisePMat):
+        return moment.less_outer(mean)
+    return moment + PMatLowRank.from_factors(moment.layout, mean.flat[None], weights=-1.0)
+
+
+def mean_gradient(rows: Rows) -> PVector:
+    """1/n sum over examples of their rows, streamed."""
+    layout = rows.network.layout
+    parts: dict[str, Tensor] = {}
+    examples = 0
+    for chunk in rows:
+        examples += chunk.examples * chunk.first
+        for group, factor in chunk.factors.items():
+            weights = factor.left.new_ones((factor.outputs, factor.examples))
+            sizes = [torch.Size(layout.shapes[name]).numel() for name in group.names]
+            for name, piece in zip(group.names, factor.pull(weights).split(sizes), strict=True):
+                parts[name] = parts[name] + piece if name in parts else piece
+    return PVector(layout, torch.cat([parts[name] for name in layout.names]) / examples)
+
+
+def KFRA(
+    model: nn.Module,
+    loader: Any,
+    loss: Loss = "classification",
+    *,
+    layers: Any = None,
+    forward: Forward | None = None,
+) -> PMatKFAC:
+    """Kronecker-factored recursive approximation of the Gauss-Newton matrix (Botev, Ritter & Barber 2017).
+
+    For a chain of linear layers with entrywise activations s': A as in KFAC, and instead of sampled or exact output-gradients
+    the batch-averaged recursion G_l = (W^T G_{l+1} W) * mean(s' s'^T), from the mean Hessian of the loss in the outputs
+    down. No backward pass per output. Exact for one example, and for linear chains with a quadratic loss.
+    """
+    network = Network.of(model, layers, forward, None)
+    curvature = ConvexLoss(loss_of(loss))
+    statistics, output, examples = feed_forward_statistics(network, Batches(loader), curvature.hessians)
+    units = recursion(network, statistics, output, examples)
+    blocks: dict[tuple[str, ...], Block] = {}
+    for name, found in statistics.items():
+        prefix = f"{name}." if name else ""
+        owned = tuple(n for n in (f"{prefix}weight", f"{prefix}bias") if n in network.layout)
+        if not owned:
+            continue
+        module = model.get_submodule(name)
+        inputs, bias = found.inputs / examples, len(owned) == 2
+        if module.bias is not None and not bias:
+            inputs = inputs[:-1, :-1] if owned[0].endswith("weight") else inputs[-1:, -1:]
+        form = MatrixForm((1, len(units[name]), len(inputs) - bias), bias)
+        blocks[owned] = KronBlock(units[name][None], inputs[None], form)
+    missing = set(network.layout.names) - {name for names in blocks for name in names}
+    if missing:
+        raise StructureError(
+            f"KFRA is defined for linear layers only, not for {', '.join(sorted(missing))}: use layers=."
+        )
+    return PMatKFAC(network.layout, blocks, examples=examples, likelihood="KFRA")

@@ -1,0 +1,95 @@
+"""Curvature of a loss in the outputs, as rows: the generalized Gauss-Newton matrix of any convex loss."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tangentlab.engine.losses import per_example
+from tangentlab.engine.memory import require_memory
+from tangentlab.engine.network import grad_mode
+from tangentlab.engine.rows import LossFunction, Weighting
+from tangentlab.errors import ModelError, NumericsError
+
+
+class ConvexLoss(Weighting):
+    """1/n sum_n J_n^T H_n J_n with H_n the Hessian of example n's loss in its outputs (Schraudolph 2002).
+
+    H_n comes from two backward passes through the loss alone; the columns of a root of it are the cotangents, so every
+    representation follows from them as for a Fisher matrix. One row per output. A loss that is not convex in the outputs is
+    refused: its Gauss-Newton matrix is no second moment.
+    """
+
+    name = "generalized Gauss-Newton"
+
+    def __init__(self, loss: LossFunction) -> None:
+        self.loss = loss
+        self._checked: set[int] = set()
+        self._roots: tuple[weakref.ref[Tensor], Tensor] | None = None
+
+    def fresh(self) -> ConvexLoss:
+        """Nothing is known about other data."""
+        return ConvexLoss(self.loss)
+
+    def count(self, outputs: Tensor) -> int:
+        """One row per output."""
+        return outputs[0].numel()
+
+    def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
+        """Columns of a root of H_n."""
+        if self._roots is None or self._roots[0]() is not outputs:
+            self._roots = weakref.ref(outputs), self._square_roots(outputs, batch, number)
+        roots = self._roots[1][:, :, list(index)]
+        return roots.permute(2, 0, 1).reshape(len(index), *outputs.shape)
+
+    def weigh(self, outputs: Tensor, batch: Any, number: int, tangents: Tensor) -> Tensor:
+        """H_n t, by one product with the Hessian of the loss; convexity is checked once per batch."""
+        if number not in self._checked:
+            self._square_roots(outputs, batch, number)
+        leaf, gradient = self._gradient(outputs, batch)
+        return _product(gradient, leaf, tangents.reshape(outputs.shape)).detach()
+
+    def _gradient(self, outputs: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
+        with grad_mode():
+            leaf = outputs.detach().requires_grad_()
+            losses = per_example(self.loss, leaf, batch)
+            if not losses.requires_grad:
+                raise ModelError("The loss does not depend on the outputs through the autograd graph.")
+            (gradient,) = torch.autograd.grad(losses.sum(), leaf, create_graph=True)
+        return leaf, gradient
+
+    def hessians(self, outputs: Tensor, batch: Any) -> Tensor:
+        """(N, C, C): d^2 loss_n / d outputs_n^2, one backward per output."""
+        size = outputs[0].numel()
+        require_memory(
+            2 * outputs.shape[0] * size**2 * outputs.element_size(),
+            f"Hessians of the loss in {size:,} outputs for {outputs.shape[0]} examples",
+            "Smaller batches need less; for token or pixel losses FIM(...) has a closed form.",
+        )
+        leaf, gradient = self._gradient(outputs, batch)
+        eye = torch.eye(size, dtype=outputs.dtype, device=outputs.device)
+        rows = [_product(gradient, leaf, unit.expand(outputs.shape[0], -1).reshape(outputs.shape)) for unit in eye]
+        return torch.stack([row.detach().flatten(1) for row in rows], 1)
+
+    def _square_roots(self, outputs: Tensor, batch: Any, number: int) -> Tensor:
+        """R_n with R_n R_n^T = H_n, (N, C, C)."""
+        values, vectors = torch.linalg.eigh(self.hessians(outputs, batch))
+        rounding = 1e3 * torch.finfo(values.dtype).eps * values.shape[-1]
+        if bool((values[:, 0] < -rounding * values.abs().amax(1).clamp_min(torch.finfo(values.dtype).tiny)).any()):
+            raise NumericsError(
+                f"The loss is not convex in the outputs (its Hessian has the eigenvalue {float(values.min()):.3g}), so its "
+                "Gauss-Newton matrix is not positive semi-definite: take Hessian(...), or a loss that is convex."
+            )
+        self._checked.add(number)
+        return vectors * values.clamp_min(0).sqrt()[:, None, :]
+
+
+def _product(gradient: Tensor, leaf: Tensor, tangents: Tensor) -> Tensor:
+    """Hessian of the summed loss times tangents; examples do not mix, so this is H_n t_n for all of them."""
+    if not gradient.requires_grad:
+        return torch.zeros_like(leaf)
+    (result,) = torch.autograd.grad(gradient, leaf, tangents, retain_graph=True, materialize_grads=True)
+    return result

@@ -1,0 +1,209 @@
+"""Second derivatives of a loss in the parameters: products, dense blocks, and Hessians in pre-activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tangentlab.engine.batches import Batches
+from tangentlab.engine.capture import batched_grad
+from tangentlab.engine.fallback import Caller
+from tangentlab.engine.forward_mode import plain_kernels
+from tangentlab.engine.groups import Group
+from tangentlab.engine.losses import per_example
+from tangentlab.engine.memory import require_memory
+from tangentlab.engine.network import Network, grad_mode, require_finite
+from tangentlab.engine.progress import track
+from tangentlab.engine.rows import LossFunction
+from tangentlab.engine.snapshot import untouched
+from tangentlab.engine.sweep import Engine
+from tangentlab.errors import ModelError, StructureError, TangentlabError
+
+_UNITS = 32
+"""Unit vectors multiplied at a time when a block is written out."""
+
+
+@dataclass(frozen=True)
+class Preactivations:
+    """One linear layer on one batch: homogeneous inputs (N, columns) and Hessians in its output (N, rows, rows)."""
+
+    inputs: Tensor
+    hessians: Tensor
+
+
+class LossHessian:
+    """H = 1/n sum_n d^2 loss_n / dw^2 of a network on data; symmetric, in general indefinite.
+
+    A product differentiates the gradient once more in reverse mode; where an operation has no second derivative under the
+    default kernels, plain kernels are tried, then forward mode over reverse mode, then an error names the operation.
+    """
+
+    def __init__(self, network: Network, data: Any, loss: LossFunction, progress: bool | None = None) -> None:
+        self.network, self.loss, self.progress = network, loss, progress
+        self.batches = Batches(data).replayable()
+        self._rung = 0
+        self.examples = 0
+        for batch in self.batches:
+            with torch.no_grad(), untouched(network.model):
+                outputs = network(batch)
+                require_finite(per_example(loss, outputs, batch), "The losses")
+            self.examples += outputs.shape[0]
+
+    @property
+    def layout(self) -> Any:
+        """The parameters."""
+        return self.network.layout
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a matrix tells about its origin."""
+        return {"examples": self.examples, "likelihood": "Hessian of the loss"}
+
+    def _tracked(self, what: str) -> Iterator[Any]:
+        yield from track(self.batches, what, len(self.batches) or None, self.progress)
+
+    # ------------------------------------------------------------------ products
+
+    def product(self, flat: Tensor) -> Tensor:
+        """H x for rows x (B, d). Cost: about four forward passes per row and batch."""
+        total = torch.zeros_like(flat)
+        for batch in self._tracked("Hessian products"):
+            total += self._climb(batch, lambda gradient, b=batch: self._multiply(gradient, flat, b))
+        return total / self.examples
+
+    def _climb(self, batch: Any, use: Callable[[Tensor | None], Tensor]) -> Tensor:
+        """Call `use` with the flat gradient of the summed loss and its graph, on the first rung that carries it."""
+        rungs: list[tuple[bool, Any]] = [(True, nullcontext), (True, plain_kernels), (False, plain_kernels)]
+        problems = []
+        while self._rung < len(rungs):
+            reverse, context = rungs[self._rung]
+            try:
+                with grad_mode(), untouched(self.network.model), context():
+                    return use(self._gradient(batch) if reverse else None).detach()
+            except TangentlabError:
+                raise
+            except (RuntimeError, NotImplementedError) as error:
+                problems.append((str(error).splitlines() or [type(error).__name__])[0])
+            self._rung += 1
+        self._rung = 0
+        raise ModelError(
+            f"No way to take second derivatives of this model: {' | '.join(problems)}. Replace that operation, or take "
+            "GGN(...) or FIM(...), which need first derivatives only."
+        )
+
+    def _gradient(self, batch: Any) -> Tensor:
+        """Gradient of the summed loss, (d), with a graph."""
+        parameters = self.network.parameters()
+        total = per_example(self.loss, self.network(batch), batch).sum()
+        grads = torch.autograd.grad(total, list(parameters.values()), create_graph=True, materialize_grads=True)
+        return self.layout.flatten(dict(zip(parameters, grads, strict=True)))
+
+    def _multiply(self, gradient: Tensor | None, flat: Tensor, batch: Any) -> Tensor:
+        if gradient is None:
+            return torch.stack([self._forward_over_reverse(vector, batch) for vector in flat])
+        if not gradient.requires_grad:
+            return torch.zeros_like(flat)
+        parameters = self.network.parameters()
+        rows = []
+        for vector in flat:
+            grads = torch.autograd.grad(
+                gradient, list(parameters.values()), vector, retain_graph=True, materialize_grads=True
+            )
+            rows.append(self.layout.flatten(dict(zip(parameters, grads, strict=True))))
+        return torch.stack(rows)
+
+    def _forward_over_reverse(self, vector: Tensor, batch: Any) -> Tensor:
+        caller = Caller(self.network)
+        parameters = {name: p.detach() for name, p in self.network.parameters().items()}
+
+        def total(values: dict[str, Tensor]) -> Tensor:
+            return per_example(self.loss, caller.call(values, batch), batch).sum()
+
+        tangents = self.layout.unflatten(vector)
+        product = torch.func.jvp(torch.func.grad(total), (parameters,), (tangents,))[1]
+        return self.layout.flatten(product)
+
+    # ------------------------------------------------------------------ dense blocks
+
+    def blocks(self, names: Sequence[tuple[str, ...]]) -> list[Tensor]:
+        """Dense diagonal blocks over the named parameters, (d_b, d_b) each: one product per column."""
+        sizes = [sum(torch.Size(self.layout.shapes[name]).numel() for name in some) for some in names]
+        example = next(iter(self.network.parameters().values())).detach()
+        require_memory(
+            sum(size**2 for size in sizes) * example.element_size(),
+            f"Dense Hessian blocks (the largest over {max(sizes):,} parameters)",
+            "representation=PMatImplicit stores nothing; layers= selects fewer parameters.",
+        )
+        totals = [example.new_zeros((size, size)) for size in sizes]
+        for batch in self._tracked("Hessian blocks"):
+            for total, some in zip(totals, names, strict=True):
+                total += self._climb(batch, lambda gradient, b=batch, n=some: self._block(gradient, n, b))
+        return [(total + total.t()) / (2 * self.examples) for total in totals]
+
+    def _block(self, gradient: Tensor | None, names: tuple[str, ...], batch: Any) -> Tensor:
+        """Rows of a block: units times the part of the gradient, differentiated in the same parameters."""
+        slices, parameters = self.layout.slices, self.network.parameters()
+        index = torch.cat([torch.arange(slices[name].start, slices[name].stop) for name in names])
+        if gradient is None:
+            units = torch.eye(self.layout.numel, dtype=next(iter(parameters.values())).dtype)[index]
+            return self._multiply(None, units, batch)[:, index]
+        if not gradient.requires_grad:
+            return gradient.new_zeros((len(index), len(index)))
+        part = gradient[index.to(gradient.device)]
+        own = [parameters[name] for name in names]
+        rows = []
+        for units in torch.eye(len(index), dtype=part.dtype, device=part.device).split(_UNITS):
+            grads = batched_grad(part, own, units)
+            shapes = [(len(units), p.numel()) for p in own]
+            rows.append(
+                torch.cat(
+                    [part.new_zeros(s) if g is None else g.reshape(s) for g, s in zip(grads, shapes, strict=True)], 1
+                )
+            )
+        return torch.cat(rows)
+
+    # ------------------------------------------------------------------ pre-activations
+
+    def preactivations(self) -> Iterator[dict[Group, Preactivations]]:
+        """Inputs and Hessians in the outputs of every linear layer, batch by batch.
+
+        With s = W a and nothing else depending on W, d^2 loss / dW^2 = (d^2 loss / ds^2) (x) a a^T for every example: the
+        layer's block of H is the mean of these Kronecker products, exactly. Cost: one backward per output unit.
+        """
+        engine = Engine(self.network)
+        for batch in self._tracked("pre-activation Hessians"):
+            sweep = engine.sweep(batch)
+            for route in sweep.routes:
+                module = route.uses[0].site.module if len(route.uses) == 1 else None
+                if not isinstance(module, nn.Linear) or route.uses[0].call.inputs.ndim != 2:
+                    raise StructureError(
+                        f"The Hessian of {', '.join(route.group.names)} is no sum of one Kronecker product per example: this "
+                        "needs linear layers that are used once per example. Take PMatBlockDiag, or layers= without it."
+                    )
+            with grad_mode(), untouched(self.network.model):
+                total = per_example(self.loss, sweep.outputs, batch).sum()
+                yield {route.group: self._preactivation(route, total) for route in sweep.routes}
+
+    def _preactivation(self, route: Any, total: Tensor) -> Preactivations:
+        call = route.uses[0].call
+        (gradient,) = torch.autograd.grad(total, [call.edge], create_graph=True)
+        rows, examples = gradient.shape[1], gradient.shape[0]
+        hessians = gradient.new_zeros((examples, rows, rows))
+        if gradient.requires_grad:
+            for unit in range(rows):
+                (row,) = torch.autograd.grad(
+                    gradient[:, unit].sum(), [call.edge], retain_graph=True, materialize_grads=True
+                )
+                hessians[:, unit] = row
+        inputs = call.inputs.to(gradient.dtype)
+        local = route.uses[0].site.local
+        if local == ("bias",):
+            inputs = inputs.new_ones((examples, 1))
+        elif local == ("weight", "bias"):
+            inputs = torch.cat([inputs, inputs.new_ones((examples, 1))], 1)
+        return Preactivations(inputs.detach(), (hessians + hessians.transpose(1, 2)).detach() / 2)

@@ -1,0 +1,68 @@
+"""PMatImplicitHessian: the exact Hessian of a loss, never stored; every product streams over the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tangentlab.engine.hessian import LossHessian
+from tangentlab.engine.rows import Rows
+from tangentlab.errors import StructureError
+from tangentlab.objects.pmat.base import PMat, Scalar
+from tangentlab.objects.pvector import PVector
+
+
+class PMatImplicitHessian(PMat):
+    """H v = 1/n sum_n (d^2 loss_n / dw^2) v: about four forward passes per batch. Memory: the graph of one batch.
+
+    H is symmetric and in general indefinite: `solve` needs a damping above the most negative eigenvalue, which
+    `top_eigenpairs(1, which="bottom")` finds. Diagonal and trace take d products; `estimate_diag` and `estimate_trace` few.
+    """
+
+    def __init__(self, hessian: LossHessian, factor: Any = 1.0) -> None:
+        self._hessian, self._factor = hessian, factor
+        super().__init__(hessian.layout, **hessian.facts)
+
+    @classmethod
+    def from_rows(cls, rows: Rows) -> PMat:
+        """A Hessian is no second moment of gradients."""
+        raise StructureError("PMatImplicitHessian is what Hessian(..., representation=PMatImplicit) returns.")
+
+    @classmethod
+    def from_hessian(cls, hessian: LossHessian, **options: Any) -> PMatImplicitHessian:
+        """Keep the description."""
+        return cls(hessian)
+
+    def _product(self, flat: Tensor) -> Tensor:
+        return self._hessian.product(flat) * self._factor
+
+    def diag(self) -> PVector:
+        """One product per parameter, no more memory than the largest layer's block."""
+        parts: dict[str, Tensor] = {}
+        for name in self.layout.names:
+            (block,) = self._hessian.blocks([(name,)])
+            parts[name] = block.diagonal().reshape(self.layout.shapes[name]) * self._factor
+        return PVector(self.layout, parts)
+
+    def scaled(self, factor: Scalar) -> PMat:
+        """factor H."""
+        return PMatImplicitHessian(self._hessian, self._factor * factor)
+
+    def _map(self, function: Any) -> PMatImplicitHessian:
+        raise StructureError("PMatImplicitHessian holds the model itself: move the model and build the matrix anew.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise StructureError("PMatImplicitHessian holds the model itself and cannot be pickled: use PMatDense.")
+
+    def tensors(self) -> list[Tensor]:
+        """Nothing is stored."""
+        return []
+
+    def _example(self) -> Tensor:
+        return torch.empty(0, dtype=self._parameter.dtype, device=self._parameter.device)
+
+    @property
+    def _parameter(self) -> Tensor:
+        return next(iter(self._hessian.network.parameters().values()))
