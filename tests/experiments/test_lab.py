@@ -1,6 +1,7 @@
 """What an experiment can rely on while it runs."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,12 @@ def test_checkpoints_execute_nothing_when_they_are_read(tmp_path: Path):
     assert store.load("state") is None and not (tmp_path / "executed").exists()
 
 
+def test_a_stage_that_could_not_be_read_back_is_refused_at_once(lab: Callable[..., Lab]):
+    with pytest.raises(TypeError, match="made of tensors"):
+        lab().stage("half", lambda: Fraction(1, 2))
+    assert lab().stage("half", lambda: [1.5, "x", None, (2, True)]) == [1.5, "x", None, (2, True)]
+
+
 def test_checkpoints_with_similar_names_are_kept_apart(tmp_path: Path):
     store = CheckpointStore(tmp_path)
     store.save("a b", {"v": 1})
@@ -113,7 +120,7 @@ def test_an_undeclared_claim_cannot_be_measured(lab: Callable[..., Lab]):
         lab().not_tested("toy-z", "why")
 
 
-@pytest.mark.parametrize("table", ["claim", "end", "not-tested", "stand-in"])
+@pytest.mark.parametrize("table", ["claim", "end", "not-tested", "data"])
 def test_the_tables_of_the_bench_cannot_be_written_by_an_experiment(lab: Callable[..., Lab], table: str):
     with pytest.raises(ValueError, match="belongs to the bench"):
         lab().log(table, value=1)
@@ -152,7 +159,8 @@ def test_absent_data_is_an_error_unless_the_run_is_only_a_trial(
         lab().dataset("fashion-mnist", "test")
     own = lab(max_steps=1)
     assert own.dataset("fashion-mnist", "test").stand_in
-    assert read_rows(own._folder.metrics_file)[-1]["table"] == "stand-in"
+    row = read_rows(own._folder.metrics_file)[-1]
+    assert (row["table"], row["data"], row["examples"], row["stand_in"]) == ("data", "fashion-mnist", 10000, True)
 
 
 def test_arrays_are_stored_exactly(lab: Callable[..., Lab]):

@@ -81,6 +81,7 @@ def test_noise_that_stands_in_for_data_is_marked_everywhere(
     monkeypatch.delenv("TANGENTLAB_DATA", raising=False)
     outcome = bench("toy-claims", data="digits")
     assert outcome.complete and not Results(outcome.folder).stand_ins()
+    assert "digits train, 1,437 examples" in outcome.folder.report_file.read_text()
     outcome = bench("toy-claims", data="kmnist", max_steps=1)
     assert Results(outcome.folder).stand_ins() == ["kmnist"]
     assert "Noise stood in for kmnist" in outcome.folder.report_file.read_text()

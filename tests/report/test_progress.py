@@ -1,10 +1,11 @@
 """The live display: what is happening, numbers of the moment, and quiet where nobody watches."""
 
 import io
+from pathlib import Path
 
 from rich.console import Console
 
-from tangentlab.experiments.bench.folder import Config
+from tangentlab.experiments.bench.folder import Config, RunFolder
 from tangentlab.report.progress import ProgressDisplay, describe
 
 EVENT = {"seed": 0, "what": "training the net", "done": 120, "total": 400, "steps": 120, "live": {"loss": 0.31234}}
@@ -19,6 +20,15 @@ def display(terminal: bool) -> tuple[ProgressDisplay, io.StringIO]:
 def test_an_event_reads_as_a_sentence():
     assert describe(EVENT) == "training the net 120/400, loss 0.312"
     assert describe({**EVENT, "total": None, "live": {"where": "x"}}) == "training the net, where x"
+
+
+def test_going_on_with_a_run_of_another_version_is_said(tmp_path: Path):
+    shown, stream = display(terminal=False)
+    shown.announce(RunFolder.create(tmp_path, Config("kl-expansion", "smoke", (0,), {}, None, {"commit": "abc"})))
+    assert "begun at commit abc, going on at None" in stream.getvalue()
+    shown, stream = display(terminal=False)
+    shown.announce(RunFolder.create(tmp_path, Config("kl-expansion", "smoke", (0,), {})))
+    assert "begun" not in stream.getvalue()
 
 
 def test_a_terminal_shows_seed_share_remaining_time_and_numbers():

@@ -19,7 +19,7 @@ from tangentlab.report.svg import inline
 if TYPE_CHECKING:
     from tangentlab.experiments.bench.folder import RunFolder
 
-PIXELS_PER_POINT, READABLE = 1.45, 1.0
+PIXELS_PER_POINT, READABLE = 1.45, 0.92
 
 
 def write_report(folder: RunFolder) -> Path:

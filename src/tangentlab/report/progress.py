@@ -57,10 +57,13 @@ class ProgressDisplay:
             self._progress.stop()
 
     def announce(self, folder: RunFolder) -> None:
-        """Say where the run is written."""
+        """Say where the run is written, and when it was begun by another version than this one."""
         what = f"{self._config.experiment} at scale {self._config.scale}"
         seeds = ", ".join(map(str, self._config.seeds))
         self._console.print(f"{escape(what)}, seeds {seeds}, in {escape(str(folder.path))}", soft_wrap=True)
+        before, now = (config.provenance.get("commit") for config in (folder.config(), self._config))
+        if before != now:
+            self._console.print(f"[yellow]begun at commit {before}, going on at {now}[/]", soft_wrap=True)
 
     def event(self, event: Event) -> None:
         """Show one event of one seed."""

@@ -24,7 +24,7 @@ INK = "#1f2430"
 # chosen so that the first six stay apart for every kind of colour vision, on white and on near-black alike
 PALETTE = ("#1e69f0", "#e17800", "#00a569", "#a54bb4", "#d21e2d", "#787887", "#8a6a4f", "#2f9fb5")
 SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"
-PANEL_WIDTHS, PANEL_HEIGHT = {1: 5.6, 2: 4.3, 3: 3.4}, 3.3
+PANEL_WIDTHS, PANEL_HEIGHT = {1: 5.0, 2: 4.3, 3: 3.4}, 3.3
 
 _RC: dict[Any, Any] = {
     "axes.axisbelow": True,

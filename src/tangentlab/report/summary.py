@@ -32,6 +32,7 @@ def write_summary(results: Results, verdicts: Sequence[Verdict], failed: Sequenc
         "seeds": list(config.seeds),
         "failed_seeds": list(failed),
         "stand_ins": results.stand_ins(),
+        "data": results.data(),
         "max_steps": config.max_steps,
         "seconds": round(sum(seconds), 1),
         "seconds_longest_seed": round(max(seconds, default=0.0), 1),

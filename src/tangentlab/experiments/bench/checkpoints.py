@@ -19,12 +19,15 @@ class CheckpointStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._tried: set[str] = set()
 
     def save(self, name: str, state: dict[str, Any]) -> None:
         """Replace the state called ``name``."""
         self._folder.mkdir(parents=True, exist_ok=True)
         buffer = io.BytesIO()
         torch.save(state, buffer)
+        if name not in self._tried:
+            self._try_to_read(name, buffer)
         write_atomically(self._file(name), buffer.getvalue())
 
     def load(self, name: str) -> dict[str, Any] | None:
@@ -37,6 +40,17 @@ class CheckpointStore:
         except Exception:  # torch.load fails with many types on a damaged file
             return None
         return state if isinstance(state, dict) else None
+
+    def _try_to_read(self, name: str, buffer: io.BytesIO) -> None:
+        """A state that cannot be read back would make a resumed run start over, without a word."""
+        buffer.seek(0)
+        try:
+            torch.load(buffer, weights_only=True)
+        except Exception as error:
+            raise TypeError(
+                f"the state '{name}' must be made of tensors, numbers, texts, lists and dictionaries: {error}"
+            ) from error
+        self._tried.add(name)
 
     def clear(self) -> None:
         """Remove all states; they are worth nothing once the seed has come to its end."""

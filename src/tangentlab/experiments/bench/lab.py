@@ -25,7 +25,7 @@ from tangentlab.files import write_atomically
 Event = dict[str, Any]
 Item = TypeVar("Item")
 
-CLAIM_TABLE, SKIP_TABLE, STAND_IN_TABLE, END_TABLE = "claim", "not-tested", "stand-in", "end"
+CLAIM_TABLE, SKIP_TABLE, DATA_TABLE, END_TABLE = "claim", "not-tested", "data", "end"
 EVENT_SECONDS = 0.1
 
 
@@ -70,7 +70,7 @@ class Lab:
 
     def log(self, table: str, **values: Any) -> None:
         """Append one row to ``table`` of ``metrics.jsonl``; it is on its way to the disk when this returns."""
-        if table in (CLAIM_TABLE, SKIP_TABLE, STAND_IN_TABLE, END_TABLE):
+        if table in (CLAIM_TABLE, SKIP_TABLE, DATA_TABLE, END_TABLE):
             raise ValueError(f"the table '{table}' belongs to the bench")
         self._writer.append(table, values)
 
@@ -96,12 +96,14 @@ class Lab:
     def dataset(self, name: str, split: str = "train") -> Dataset:
         """The data set; where it is absent and ``--max-steps`` cuts the run, noise of its shape, marked as such."""
         try:
-            return load(name, split)
+            data = load(name, split)
         except DataFileError:
             if self.max_steps is None:
                 raise
-        self._writer.append(STAND_IN_TABLE, {"data": name})
-        return stand_in(name, split)
+            data = stand_in(name, split)
+        what = {"examples": len(data), "note": data.note, "stand_in": data.stand_in}
+        self._writer.append(DATA_TABLE, {"data": name, "split": split, **what})
+        return data
 
     def stage(self, name: str, compute: Callable[[], Item]) -> Item:
         """The result of ``compute``, kept on disk: a resumed run does not compute it again.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar, dataclass_transform
@@ -33,6 +34,8 @@ def experiment(kind: type[Kind]) -> type[Kind]:
 
 def load_all() -> None:
     """Import every module that defines experiments."""
+    if os.environ.get(ENVIRONMENT) and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # one's own experiment is mostly a file in the current folder
     for module in _module_names():
         importlib.import_module(module)
 

@@ -13,7 +13,7 @@ from tangentlab.experiments.bench.claims import Claim, Verdict, judge
 from tangentlab.experiments.bench.errors import RunError
 from tangentlab.experiments.bench.experiment import Experiment
 from tangentlab.experiments.bench.folder import Config, RunFolder
-from tangentlab.experiments.bench.lab import CLAIM_TABLE, END_TABLE, SKIP_TABLE, STAND_IN_TABLE
+from tangentlab.experiments.bench.lab import CLAIM_TABLE, DATA_TABLE, END_TABLE, SKIP_TABLE
 from tangentlab.experiments.bench.rows import Row, read_rows
 
 Array = NDArray[Any]
@@ -146,8 +146,15 @@ class Results:
 
     def stand_ins(self) -> list[str]:
         """The data sets for which noise stood in."""
-        table = self.table(STAND_IN_TABLE)
-        return table.distinct("data") if len(table) else []
+        return self.table(DATA_TABLE, stand_in=True).distinct("data")
+
+    def data(self) -> list[str]:
+        """The data that were used, one text each: name, split, number of examples, and what is special about them."""
+        rows = self.table(DATA_TABLE).rows
+        texts = (
+            f"{row['data']} {row['split']}, {row['note'] or format(row['examples'], ',') + ' examples'}" for row in rows
+        )
+        return list(dict.fromkeys(texts))
 
     def _verdict(self, claim: Claim) -> Verdict:
         values = {row["seed"]: float(row["value"]) for row in self.table(CLAIM_TABLE, id=claim.id).rows}

@@ -93,7 +93,8 @@ def train(
         while True:
             if lab is not None:
                 keeper.save_if_due()
-                lab.live(loss=training.loss)
+                if training.step:
+                    lab.live(loss=training.loss)
                 lab.progress(name, training.step, training.steps)
             for callback in callbacks:
                 callback(training)
