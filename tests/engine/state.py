@@ -28,6 +28,7 @@ def process_state() -> dict[str, Any]:
         "inference mode": torch.is_inference_mode_enabled(),
         "default dtype": torch.get_default_dtype(),
         "mkldnn": (torch.backends.mkldnn.enabled, torch.backends.mkldnn.deterministic),
+        "precision": (torch.backends.mkldnn.fp32_precision, torch.get_float32_matmul_precision()),
         "fast path": torch.backends.mha.get_fastpath_enabled(),
         "flash": torch.backends.cuda.flash_sdp_enabled(),
         "math": torch.backends.cuda.math_sdp_enabled(),

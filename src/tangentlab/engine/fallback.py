@@ -50,8 +50,19 @@ class Caller(nn.Module):
         return self._network(batch)
 
     def call(self, parameters: dict[str, Tensor], batch: Any) -> Tensor:
-        """Outputs with the given parameters (names as in the model) in place of the model's own."""
-        return functional_call(self, {f"model.{name}": tensor for name, tensor in parameters.items()}, (batch,))
+        """Outputs with the given parameters (names as in the model) in place of the model's own.
+
+        Every place that holds a parameter is named once: a tied parameter has several, a module under two parents one.
+        """
+        own = self._network.parameters()
+        values = {id(own[name]): tensor for name, tensor in parameters.items()}
+        places = {
+            f"{name}.{local}": values[id(parameter)]
+            for name, module in self.named_modules()
+            for local, parameter in module._parameters.items()
+            if parameter is not None and id(parameter) in values
+        }
+        return functional_call(self, places, (batch,), tie_weights=False)
 
 
 def vmapped_rows(network: Network, batch: Any, names: tuple[str, ...], cotangents: Tensor) -> Tensor | None:

@@ -30,13 +30,15 @@ from tangentlab.errors import ModelError, TangentlabError
 @contextmanager
 def plain_kernels() -> Iterator[None]:
     """Kernels that support every kind of differentiation: math attention, no oneDNN, no transformer fast path."""
-    fast_path = torch.backends.mha.get_fastpath_enabled()
+    fast_path, one_dnn = torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled
     torch.backends.mha.set_fastpath_enabled(False)
+    torch.backends.mkldnn.enabled = False
     try:
-        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+        with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
+        torch.backends.mkldnn.enabled = one_dnn
 
 
 def has_padding(model: nn.Module) -> bool:
@@ -91,7 +93,7 @@ class Linearization:
             except TangentlabError:
                 raise
             except (RuntimeError, NotImplementedError, TypeError) as error:
-                problems.append((str(error).splitlines() or [type(error).__name__])[0])
+                problems.append((str(error).splitlines() or [type(error).__name__])[0].rstrip("."))
             self.rung += 1
         self.rung = 0
         raise ModelError(
