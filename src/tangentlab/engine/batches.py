@@ -72,6 +72,14 @@ class Batches:
         if empty:
             raise InputError("The loader is empty: there is no batch to compute anything from.")
 
+    def tensors(self) -> list[Tensor]:
+        """The tensors of a single batch given as such; what a loader yields is new every time."""
+        return (
+            [leaf for leaf in tree_flatten(_plain(self._data[0]))[0] if isinstance(leaf, Tensor)]
+            if self._single
+            else []
+        )
+
     def __len__(self) -> int:
         """Number of batches if known, else 0."""
         try:

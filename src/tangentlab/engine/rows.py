@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,6 +187,7 @@ class Rows:
         self.batches = Batches(data, ordered=ordered).replayable()
         self.engine = Engine(network)
         self._only: list[RowChunk] | None = None
+        self._only_of: tuple[int, ...] = ()
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -198,9 +200,9 @@ class Rows:
             yield number, self.engine.sweep(batch)
 
     def __iter__(self) -> Iterator[RowChunk]:
-        """Chunks of rows. With one batch in one chunk, a second pass costs nothing."""
-        if self._only is not None:
-            yield from self._only
+        """Chunks of rows. With one batch in one chunk, a second pass costs nothing while model and data are unchanged."""
+        if self.kept is not None:
+            yield self.kept
             return
         kept: list[RowChunk] | None = []
         for number, sweep in self.sweeps("gradients"):
@@ -212,7 +214,27 @@ class Rows:
                 chunk = RowChunk(sweep.factors(cotangents), sweep.examples, first=start == 0)
                 kept = None if kept is None or kept else [chunk]
                 yield chunk
-        self._only = kept
+        self._only, self._only_of = kept, self._state()
+
+    @property
+    def kept(self) -> RowChunk | None:
+        """All rows, if they are at hand and still those of the model and the data as they are now."""
+        return self._only[0] if self._only and self._only_of == self._state() else None
+
+    def _state(self) -> tuple[int, ...]:
+        """Versions of the model's tensors and of the data held in memory: any in-place change shows."""
+        model = self.network.model
+        tensors = [*model.parameters(), *model.buffers(), *self.batches.tensors()]
+        return tuple(number for tensor in tensors for number in (id(tensor), tensor._version))
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Nothing is kept from passes inside for passes after it, by when the model may be another."""
+        self.release()
+        try:
+            yield
+        finally:
+            self.release()
 
     def release(self) -> None:
         """Forget what was kept for a second pass."""

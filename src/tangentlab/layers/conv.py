@@ -19,6 +19,8 @@ from tangentlab.layers.registry import register
 from tangentlab.linalg.symmetric import symmetric_product
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_WEIGHT_GRADIENT = {1: nn.grad.conv1d_weight, 2: nn.grad.conv2d_weight, 3: nn.grad.conv3d_weight}
 CACHE_BYTES = 2 << 20
 """Patches made at once, so that they are used before they leave the cache."""
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -137,6 +139,27 @@ class ConvSum(OuterSum):
         result[:, -1, :-1] = result[:, :-1, -1] = window_sums(self.module, self._right, self.size)
         result[:, -1, -1] = self.examples * self.positions
         return result
+
+    def push(self, flat: Tensor) -> Tensor:
+        """Jacobian-vector product (numel) -> (K, N): one convolution with the vector as its weight."""
+        weight, bias = self.split(flat)
+        module = self.module
+        shape = (-1, module.in_channels // module.groups, *module.kernel_size)
+        convolve = _CONVOLVE[len(module.kernel_size)]
+        offset = None if bias is None else bias.reshape(-1)
+        image = convolve(self._right, weight.reshape(shape), offset, module.stride, 0, module.dilation, module.groups)
+        return torch.bmm(self.grads.flatten(2).transpose(0, 1), image.reshape(self.examples, -1, 1))[..., 0].t()
+
+    def pull(self, weights: Tensor) -> Tensor:
+        """Vector-Jacobian product (K, N) -> (numel): one weight gradient."""
+        module = self.module
+        grads = torch.einsum("kn,knc->nc", weights, self.grads.flatten(2)).reshape(self.grads.shape[1:])
+        shape = (self.grads.shape[2], module.in_channels // module.groups, *module.kernel_size)
+        weight = _WEIGHT_GRADIENT[len(self.size)](
+            self._right, shape, grads, module.stride, 0, module.dilation, module.groups
+        )
+        flat = weight.flatten()
+        return torch.cat([flat, grads.flatten(2).sum((0, 2))]) if self.bias else flat
 
     def rotated_square_sum(self, left_basis: Tensor, right_basis: Tensor) -> Tensor:
         """As for any layer, by the cheaper order: rotate patches and gradients first, or the finished gradients."""
