@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "tangentlab.curvatures": ("GGN", "GradientCovariance", "Hessian", "KFRA"),
     "tangentlab.metrics": (
         "FIM",
         "FIM_Empirical",
@@ -26,7 +27,9 @@ _HOME = {
         "PMatEKFAC",
         "PMatEye",
         "PMatImplicit",
+        "PMatImplicitHessian",
         "PMatKFAC",
+        "PMatKronSum",
         "PMatLowRank",
         "PMatMixed",
         "PMatProduct",
@@ -69,6 +72,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from tangentlab.curvatures import GGN, KFRA, GradientCovariance, Hessian
     from tangentlab.engine.coverage import check, coverage
     from tangentlab.engine.layout import LayerCollection
     from tangentlab.engine.likelihood import Binary, Classification, Likelihood, LogSoftmax, Regression
@@ -97,7 +101,9 @@ if TYPE_CHECKING:
         PMatEKFAC,
         PMatEye,
         PMatImplicit,
+        PMatImplicitHessian,
         PMatKFAC,
+        PMatKronSum,
         PMatLowRank,
         PMatMixed,
         PMatProduct,

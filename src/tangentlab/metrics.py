@@ -267,6 +267,7 @@ def build_matrix(
     progress: bool | None,
     ordered: bool = False,
 ) -> Any:
+    """A representation from the rows of a network on data, after the checks that all factories share."""
     if not hasattr(representation, "from_rows"):
         raise InputError(f"representation must be a class such as PMatKFAC or PMatDense, not {representation!r}.")
     rows = Rows(network, loader, weighting, ordered=ordered, progress=progress)

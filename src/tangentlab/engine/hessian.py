@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -73,7 +74,7 @@ class LossHessian:
         """H x for rows x (B, d). Cost: about four forward passes per row and batch."""
         total = torch.zeros_like(flat)
         for batch in self._tracked("Hessian products"):
-            total += self._climb(batch, lambda gradient, b=batch: self._multiply(gradient, flat, b))
+            total += self._climb(batch, partial(self._multiply, flat=flat, batch=batch))
         return total / self.examples
 
     def _climb(self, batch: Any, use: Callable[[Tensor | None], Tensor]) -> Tensor:
@@ -142,7 +143,7 @@ class LossHessian:
         totals = [example.new_zeros((size, size)) for size in sizes]
         for batch in self._tracked("Hessian blocks"):
             for total, some in zip(totals, names, strict=True):
-                total += self._climb(batch, lambda gradient, b=batch, n=some: self._block(gradient, n, b))
+                total += self._climb(batch, partial(self._block, names=some, batch=batch))
         return [(total + total.t()) / (2 * self.examples) for total in totals]
 
     def _block(self, gradient: Tensor | None, names: tuple[str, ...], batch: Any) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from tangentlab.linalg import sym_pow
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names, accumulate
 from tangentlab.objects.pmat.factor import completed_basis
-from tangentlab.objects.pmat.kfac import KronBlock, MatrixForm, PMatKFAC, decompose, kronecker_spectrum
+from tangentlab.objects.pmat.kfac import KronBlock, MatrixForm, PMatKFAC, kronecker_spectrum
 
 
 class EigenBlock(Block):
@@ -83,9 +83,28 @@ class EigenBlock(Block):
 
     def plus(self, other: Block) -> Block | None:
         """Sums in one and the same basis stay in it."""
-        if isinstance(other, EigenBlock) and other.left is self.left and other.right is self.right:
+        if isinstance(other, EigenBlock) and self._same_basis(other):
             return self._scaled_by(self.scale + other.scale)
         return None
+
+    def times(self, other: Block) -> Block | None:
+        """Products in one and the same basis stay in it."""
+        if isinstance(other, EigenBlock) and self._same_basis(other):
+            return self._scaled_by(self.scale * other.scale)
+        return None
+
+    def less_outer(self, vector: Tensor) -> EigenBlock:
+        """The second moments without the squared coordinates of v."""
+        coordinates = self.spectrum.into(vector[None]).reshape(self.scale.shape)
+        return self._scaled_by((self.scale - coordinates.square()).clamp_min(0))
+
+    def _same_basis(self, other: Block) -> bool:
+        same_kind = type(other) is EigenBlock
+        return same_kind and other.left is self.left and other.right is self.right  # type: ignore[attr-defined]
+
+    def square_sum(self, factor: OuterSum) -> Tensor:
+        """sum over cotangents and examples of the squared coordinates of the gradients."""
+        return factor.rotated_square_sum(self.left, self.right)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> EigenBlock:
         """The same with other tensors."""
@@ -104,7 +123,7 @@ class ScaleBuilder:
 
     def add(self, factors: list[OuterSum], first: bool) -> None:
         """Add squared projections."""
-        self.total += factors[0].rotated_square_sum(self.block.left, self.block.right)
+        self.total += self.block.square_sum(factors[0])
 
     def finish(self, examples: int) -> EigenBlock:
         """Divide by n."""
@@ -118,17 +137,20 @@ class PMatEKFAC(BlockwisePMat):
     """
 
     _rows: Rows | None = None
+    _options: Mapping[str, Any] = {}
 
     @staticmethod
-    def plan(layout: LayerCollection, factors: dict[Group, OuterSum]) -> dict[Names, tuple[tuple[Group, ...], Builder]]:
+    def plan(
+        layout: LayerCollection, factors: dict[Group, OuterSum], **options: Any
+    ) -> dict[Names, tuple[tuple[Group, ...], Builder]]:
         """The basis is KFAC's."""
-        return PMatKFAC.plan(layout, factors)
+        return PMatKFAC.plan(layout, factors, **options)
 
     @classmethod
-    def from_rows(cls, rows: Rows, sharing: str = "expand", corrected: bool = True, **options: Any) -> PMatEKFAC:
+    def from_rows(cls, rows: Rows, corrected: bool = True, **options: Any) -> PMatEKFAC:
         """KFAC's factors, their eigenbasis, then (unless corrected=False) the second moments in it: two passes."""
-        result = cls.from_kfac(PMatKFAC.from_rows(rows, sharing=sharing, **options))
-        result._rows = rows
+        result = cls.from_kfac(PMatKFAC.from_rows(rows, **options))
+        result._rows, result._options = rows, options
         if corrected:
             result.update_diag(rows)
         rows.release()
@@ -137,9 +159,33 @@ class PMatEKFAC(BlockwisePMat):
     @classmethod
     def from_kfac(cls, kfac: PMatKFAC) -> PMatEKFAC:
         """KFAC as an EKFAC that has not been corrected yet: the same matrix."""
-        decompose([block for block in kfac.blocks.values() if isinstance(block, KronBlock)])
-        blocks = {n: EigenBlock.from_kronecker(b) for n, b in kfac.blocks.items() if isinstance(b, KronBlock)}
-        return cls(kfac.layout, blocks, examples=kfac.examples, likelihood=kfac.likelihood)  # type: ignore[arg-type]
+        kfac.prepare_spectra()
+        blocks: dict[Names, Block] = {names: block.to_eigen() for names, block in kfac.blocks.items()}  # type: ignore[attr-defined]
+        return cls(kfac.layout, blocks, examples=kfac.examples, likelihood=kfac.likelihood)
+
+    @classmethod
+    def from_factors(
+        cls, layout: LayerCollection, factors: Mapping[str, tuple[Tensor, Tensor, Tensor]], **facts: Any
+    ) -> PMatEKFAC:
+        """From ready (U_A, U_B, scale) by layer name: bases as columns, the bias last in U_A; scale (rows, columns)."""
+        kfac = PMatKFAC.from_factors(layout, {layer: (u_a, u_b) for layer, (u_a, u_b, _) in factors.items()})
+        blocks: dict[Names, Block] = {}
+        for names, block in kfac.blocks.items():
+            scale = factors[names[0].rpartition(".")[0]][2]
+            blocks[names] = EigenBlock(block.left, block.right, scale[None], block.form)  # type: ignore[attr-defined]
+        return cls(layout, blocks, **facts)
+
+    @classmethod
+    def from_dense(cls, layout: LayerCollection, matrix: Tensor, **facts: Any) -> PMatEKFAC:
+        """The eigenbasis of the nearest Kronecker products, with the diagonal of a ready matrix (d, d) in it."""
+        from tangentlab.objects.pmat.nearest import flat_block
+
+        result = cls.from_kfac(PMatKFAC.from_dense(layout, matrix, **facts))
+        for names, block in result.blocks.items():
+            basis = block.spectrum.back(torch.eye(block.dim, dtype=matrix.dtype, device=matrix.device))
+            scale = ((basis @ flat_block(layout, matrix, names)) * basis).sum(1)
+            result.blocks[names] = block._scaled_by(scale.reshape(block.scale.shape))  # type: ignore[attr-defined]
+        return result
 
     def _rows_of(self, data: Any) -> Rows:
         if isinstance(data, Rows):
@@ -162,7 +208,7 @@ class PMatEKFAC(BlockwisePMat):
     def refresh_basis(self, data: Any = None) -> None:
         """Basis and second moments anew, in place."""
         rows = self._rows_of(data)
-        fresh = type(self).from_rows(rows)
+        fresh = type(self).from_rows(rows, **self._options)
         self.blocks, self.examples = fresh.blocks, fresh.examples
 
     def __getstate__(self) -> dict[str, Any]:

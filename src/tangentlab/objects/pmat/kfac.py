@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,10 @@ from tangentlab.objects.pmat.base import Vector, check_damping
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
 from tangentlab.objects.pmat.factor import FactorSum, ThinFactor, decompose_factors
+
+if TYPE_CHECKING:
+    from tangentlab.engine.hessian import LossHessian
+    from tangentlab.objects.pmat.ekfac import EigenBlock
 
 
 class MatrixForm:
@@ -118,9 +122,20 @@ class KronBlock(Block):
 
     def inverse(self, damping: float) -> Block:
         """A Kronecker product without damping, a scaling of the Kronecker eigenbasis with damping."""
+        return self.power(-1) if damping == 0 else self.to_eigen().inverse(damping)
+
+    def to_eigen(self) -> EigenBlock:
+        """The same matrix as a scaling of its eigenbasis."""
         from tangentlab.objects.pmat.ekfac import EigenBlock
 
-        return self.power(-1) if damping == 0 else EigenBlock.from_kronecker(self).inverse(damping)
+        return EigenBlock.from_kronecker(self)
+
+    def inner(self, other: Block) -> Tensor:
+        """sum over groups of <L, L'> <R, R'>."""
+        if not isinstance(other, KronBlock) or self.form.shape != other.form.shape:
+            return super().inner(other)
+        products = [(mine * its).sum((-1, -2)) for mine, its in ((self.left, other.left), (self.right, other.right))]
+        return (products[0] * products[1]).sum()
 
     def scaled(self, factor: Any) -> KronBlock:
         """factor F."""
@@ -216,6 +231,31 @@ class KronBuilder:
         return KronBlock(*(total.finish(counts[side]) for side, total in self.sides.items()), self.form)
 
 
+def kronecker_builder(group: Group, factor: OuterSum, sharing: str, sua: bool | str) -> Builder:
+    """What accumulates the factors of a group: channel factors for convolutions under SUA, else plain ones."""
+    from tangentlab.objects.pmat.sua import SUABuilder, check_sua, is_sua_layer
+
+    if check_sua(sua, sharing) and is_sua_layer(group):
+        return SUABuilder(group, centred=sua in ("centred", "centered"))
+    return KronBuilder(group, sharing)
+
+
+def kronecker_forms(layout: LayerCollection) -> dict[Names, MatrixForm]:
+    """[W | b] of every layer, from names and shapes alone: rows along the first axis of the weight."""
+    forms: dict[Names, MatrixForm] = {}
+    for names in layout.layers.values():
+        shapes = {name.rpartition(".")[2]: layout.shapes[name] for name in names}
+        weight, bias = shapes.get("weight", ()), shapes.get("bias")
+        if set(shapes) == {"weight", "bias"} and len(weight) > 1 and bias == weight[:1]:
+            ordered = tuple(sorted(names, key=lambda name: name.endswith("bias")))
+            forms[ordered] = MatrixForm((1, weight[0], torch.Size(weight[1:]).numel()), bias=True)
+            continue
+        for name in names:
+            shape = layout.shapes[name] or (1,)
+            forms[(name,)] = MatrixForm((1, shape[0], torch.Size(shape[1:]).numel()), bias=False)
+    return forms
+
+
 def no_kronecker(groups: list[Group]) -> str:
     """The message for parameters without Kronecker structure."""
     names = ", ".join(name for group in groups for name in group.names)
@@ -229,18 +269,59 @@ def no_kronecker(groups: list[Group]) -> str:
 class PMatKFAC(BlockwisePMat):
     """F_l ~ A x B for every layer. Memory d_in^2 + d_out^2 per layer, solve by two small eigendecompositions.
 
-    `PMatKFAC.with_options(sharing="reduce")` changes how positions that share a weight are treated.
+    `PMatKFAC.with_options(sharing="reduce")` changes how positions that share a weight are treated;
+    `with_options(sua=True)` takes the pixels under a convolution's kernel as uncorrelated, which needs factors of
+    channels^2 instead of (channels * taps)^2, and `with_options(sua="centred")` does so for their deviations from the mean.
     """
 
     @staticmethod
     def plan(
-        layout: LayerCollection, factors: dict[Group, OuterSum], sharing: str = "expand"
+        layout: LayerCollection, factors: dict[Group, OuterSum], sharing: str = "expand", sua: bool | str = False
     ) -> dict[Names, tuple[tuple[Group, ...], Builder]]:
         """A Kronecker product per group; refuses parameters without that structure by name."""
         bad = [group for group, factor in factors.items() if not factor.kronecker]
         if bad:
             raise StructureError(no_kronecker(bad))
-        return {group.names: ((group,), KronBuilder(group, sharing)) for group in factors}
+        return {g.names: ((g,), kronecker_builder(g, factor, sharing, sua)) for g, factor in factors.items()}
+
+    @classmethod
+    def from_factors(
+        cls, layout: LayerCollection, factors: Mapping[str, tuple[Tensor, Tensor]], **facts: Any
+    ) -> PMatKFAC:
+        """From ready (A, B) by layer name: A (columns, columns) with the bias last, B (rows, rows)."""
+        blocks: dict[Names, Block] = {}
+        for names, form in kronecker_forms(layout).items():
+            layer = names[0].rpartition(".")[0]
+            if layer not in factors:
+                raise InputError(f"No factors for {layer!r}; they are needed for: {', '.join(layout.layers)}.")
+            a, b = factors[layer]
+            expected = form.shape[2] + form.bias, form.shape[1]
+            if (a.shape[-1], b.shape[-1]) != expected:
+                raise InputError(f"The factors of {layer!r} must have sizes {expected}, not {(len(a), len(b))}.")
+            blocks[names] = KronBlock(b[None], a[None], form)
+        return cls(layout, blocks, **facts)
+
+    @classmethod
+    def from_dense(cls, layout: LayerCollection, matrix: Tensor, **facts: Any) -> PMatKFAC:
+        """The nearest Kronecker product to every layer's block of a ready matrix (d, d), in Frobenius norm."""
+        from tangentlab.objects.pmat.nearest import flat_block, nearest_kronecker
+
+        blocks: dict[Names, Block] = {}
+        for names, form in kronecker_forms(layout).items():
+            left, right = nearest_kronecker(flat_block(layout, matrix, names), form)
+            blocks[names] = KronBlock(left[None], right[None], form)
+        return cls(layout, blocks, **facts)
+
+    @classmethod
+    def from_hessian(cls, hessian: LossHessian, **options: Any) -> PMatKFAC:
+        """mean a a^T (x) mean Hess_s, for linear layers that are applied once per example."""
+        from tangentlab.objects.pmat.kronsum import PMatKronSum
+
+        blocks: dict[Names, Block] = {}
+        for names, block in PMatKronSum.from_hessian(hessian).blocks.items():
+            right = block.inputs.t() @ block.inputs / hessian.examples  # type: ignore[attr-defined]
+            blocks[names] = KronBlock(block.matrices.sum(0)[None], right[None], block.form)  # type: ignore[attr-defined]
+        return cls(hessian.layout, blocks, **hessian.facts)
 
     def prepare_spectra(self) -> None:
         """All eigendecompositions, side by side."""

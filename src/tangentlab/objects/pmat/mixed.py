@@ -17,8 +17,9 @@ from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names, acc
 from tangentlab.objects.pmat.dense import DenseBlock, DenseBuilder, PMatBlockDiag, PMatDense
 from tangentlab.objects.pmat.diag import DiagBlock, DiagBuilder, PMatDiag
 from tangentlab.objects.pmat.ekfac import EigenBlock, PMatEKFAC, ScaleBuilder
-from tangentlab.objects.pmat.kfac import KronBlock, KronBuilder, PMatKFAC, decompose, no_kronecker
-from tangentlab.objects.pmat.quasidiag import QUASI_DIAGONAL, PMatQuasiDiag
+from tangentlab.objects.pmat.kfac import KronBlock, PMatKFAC, decompose, kronecker_builder, no_kronecker
+from tangentlab.objects.pmat.quasidiag import QUASI_DIAGONAL, PMatQuasiDiag, quasi_plan
+from tangentlab.objects.pmat.sua import SUABlock, SUAEigenBlock
 
 _KRONECKER = (PMatKFAC, PMatEKFAC)
 
@@ -33,15 +34,19 @@ class PMatMixed(BlockwisePMat):
 
     @classmethod
     def default(
-        cls, block_limit: int = 4096, kronecker: type[PMat] = PMatKFAC, sharing: str = "expand"
+        cls,
+        block_limit: int = 4096,
+        kronecker: type[PMat] = PMatKFAC,
+        sharing: str = "expand",
+        sua: bool | str = False,
     ) -> Representation:
         """The ready-made choice, to be passed as `representation=`."""
-        return cls.with_options(block_limit=block_limit, kronecker=kronecker, sharing=sharing)
+        return cls.with_options(block_limit=block_limit, kronecker=kronecker, sharing=sharing, sua=sua)
 
     @classmethod
-    def of(cls, choice: Mapping[str, type[PMat]], sharing: str = "expand") -> Representation:
+    def of(cls, choice: Mapping[str, type[PMat]], sharing: str = "expand", sua: bool | str = False) -> Representation:
         """Chosen by glob on the parameter or module name."""
-        return cls.with_options(choice=dict(choice), sharing=sharing)
+        return cls.with_options(choice=dict(choice), sharing=sharing, sua=sua)
 
     @staticmethod
     def plan(
@@ -50,6 +55,7 @@ class PMatMixed(BlockwisePMat):
         block_limit: int = 4096,
         kronecker: type[PMat] = PMatKFAC,
         sharing: str = "expand",
+        sua: bool | str = False,
         choice: Mapping[str, type[PMat]] | None = None,
     ) -> dict[Names, tuple[tuple[Group, ...], Builder]]:
         """Blocks by kind: Kronecker and diagonal ones per group, dense ones per layer."""
@@ -62,12 +68,14 @@ class PMatMixed(BlockwisePMat):
             if kind in _KRONECKER:
                 if not factors[group].kronecker:
                     raise StructureError(no_kronecker([group]))
-                plan[group.names] = ((group,), KronBuilder(group, sharing))
+                plan[group.names] = ((group,), kronecker_builder(group, factors[group], sharing, sua))
             elif kind is PMatDiag:
                 plan[group.names] = ((group,), DiagBuilder())
         dense = [group for group, kind in kinds.items() if kind in (PMatBlockDiag, PMatDense)]
         plan |= {names: (groups, DenseBuilder()) for names, groups in groups_by_layer(layout, dense).items()}
-        missing = {kind for kind in kinds.values() if kind not in (*_KRONECKER, PMatDiag, PMatBlockDiag, PMatDense)}
+        plan |= quasi_plan(layout, [group for group, kind in kinds.items() if kind is PMatQuasiDiag], "ollivier")
+        known = (*_KRONECKER, PMatDiag, PMatBlockDiag, PMatDense, PMatQuasiDiag)
+        missing = {kind for kind in kinds.values() if kind not in known}
         if missing:
             raise InputError(f"PMatMixed cannot contain {', '.join(kind.__name__ for kind in missing)}.")
         return plan
@@ -76,16 +84,10 @@ class PMatMixed(BlockwisePMat):
     def from_rows(cls, rows: Rows, **options: Any) -> PMatMixed:
         """One pass, and a second one for EKFAC's second moments where EKFAC was chosen."""
         result = super().from_rows(rows, **options)
-        corrected = [
-            names
-            for names in result.blocks
-            if isinstance(result.blocks[names], KronBlock) and _wants_correction(names, options)
-        ]
-        if corrected:
-            kron = [block for names in corrected if isinstance(block := result.blocks[names], KronBlock)]
-            decompose(kron)
-            groups = {group.names: group for group in rows.groups}
-            bases = {names: EigenBlock.from_kronecker(block) for names, block in zip(corrected, kron, strict=True)}
+        result.prepare_spectra()
+        groups = {group.names: group for group in rows.groups}
+        bases = {n: b.to_eigen() for n, b in result.blocks.items() if hasattr(b, "to_eigen") and _corrects(n, options)}
+        if bases:
             second, _ = accumulate(rows, lambda _: {n: ((groups[n],), ScaleBuilder(b)) for n, b in bases.items()})
             result.blocks |= second
         rows.release()
@@ -96,7 +98,7 @@ class PMatMixed(BlockwisePMat):
         decompose([block for block in self.blocks.values() if isinstance(block, KronBlock)])
 
 
-def _wants_correction(names: Names, options: dict[str, Any]) -> bool:
+def _corrects(names: Names, options: dict[str, Any]) -> bool:
     choice = options.get("choice")
     kind = _chosen(Group(names), choice) if choice else options.get("kronecker", PMatKFAC)
     return kind is PMatEKFAC
@@ -120,5 +122,13 @@ def class_of_blocks(blocks: dict[Names, Block]) -> type[BlockwisePMat]:
     kinds = {type(block) for block in blocks.values()}
     if kinds <= {DiagBlock, *QUASI_DIAGONAL} and kinds != {DiagBlock}:
         return PMatQuasiDiag
-    by_block = {DenseBlock: PMatBlockDiag, DiagBlock: PMatDiag, KronBlock: PMatKFAC, EigenBlock: PMatEKFAC}
-    return by_block.get(kinds.pop(), PMatMixed) if len(kinds) == 1 else PMatMixed  # type: ignore[return-value]
+    by_block = {
+        DenseBlock: PMatBlockDiag,
+        DiagBlock: PMatDiag,
+        KronBlock: PMatKFAC,
+        SUABlock: PMatKFAC,
+        EigenBlock: PMatEKFAC,
+        SUAEigenBlock: PMatEKFAC,
+    }
+    classes = {by_block.get(kind, PMatMixed) for kind in kinds}
+    return classes.pop() if len(classes) == 1 else PMatMixed  # type: ignore[return-value]
