@@ -129,12 +129,6 @@ def targets_of(batch: Any) -> Tensor:
     raise InputError("This needs targets: batches must be (inputs, targets, ...) or a dict with 'labels'.")
 
 
-def examples_in(batch: Any) -> int | None:
-    """Length of the first axis of the first tensor with an axis, if there is one."""
-    leaves = [leaf for leaf in tree_flatten(_plain(batch))[0] if isinstance(leaf, Tensor) and leaf.ndim > 0]
-    return leaves[0].shape[0] if leaves else None
-
-
 def take_examples(batch: Any, index: Sequence[int] | None, of: int) -> Any | None:
     """Some of the `of` examples (None: all of them), or None when a tensor of the batch has another first axis."""
     plain = _plain(batch)

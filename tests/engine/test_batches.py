@@ -1,0 +1,177 @@
+"""From loaders, tensors, tuples and dicts to batches: what counts as one, in which order, and what is refused."""
+
+from collections import UserDict, namedtuple
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from tangentlab.engine.batches import Batches, call_model, take_examples, targets_of
+from tangentlab.errors import InputError
+
+DATA = TensorDataset(torch.arange(6.0)[:, None], torch.arange(6))
+Pair = namedtuple("Pair", "inputs labels")
+
+
+def test_one_tensor_tuple_namedtuple_or_dict_is_one_batch() -> None:
+    x, y = torch.randn(3, 2), torch.arange(3)
+    for batch in (x, (x, y), Pair(x, y), {"x": x, "labels": y}, UserDict(x=x)):
+        assert len(list(Batches(batch))) == 1
+        assert list(Batches([batch, batch, batch]))[1] is batch
+
+
+def test_iterators_are_kept_so_that_several_passes_see_the_same() -> None:
+    batches = Batches(torch.full((2, 1), float(i)) for i in range(3))
+    assert len(batches) == 3
+    assert [float(b[0]) for b in batches] == [float(b[0]) for b in batches] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "nothing", [[], iter([]), DataLoader(TensorDataset(torch.zeros(0, 2)))], ids=["list", "iterator", "loader"]
+)
+def test_an_empty_loader_is_refused_when_it_is_gone_through(nothing: Any) -> None:
+    with pytest.raises(InputError, match="empty"):
+        list(Batches(nothing))
+
+
+@pytest.mark.parametrize(("data", "message"), [(None, "No data"), (3, "Cannot take batches from a int")])
+def test_what_is_no_data_is_refused(data: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Batches(data)
+
+
+def test_a_list_of_inputs_and_targets_is_not_taken_for_two_batches() -> None:
+    with pytest.raises(InputError, match="pass one batch as a tuple"):
+        Batches([torch.randn(3, 2), torch.arange(3)])
+    assert len(Batches([torch.randn(3, 2), torch.randn(1, 2)])) == 2
+
+
+def shuffling_loaders() -> dict[str, DataLoader]:
+    weights = WeightedRandomSampler([1.0] * 6, 6)
+    return {
+        "shuffle": DataLoader(DATA, 2, shuffle=True),
+        "subset": DataLoader(DATA, 2, sampler=SubsetRandomSampler(range(6))),
+        "weighted": DataLoader(DATA, 2, sampler=weights),
+        "batches": DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 2, False)),
+        "distributed": DataLoader(DATA, 2, sampler=DistributedSampler(DATA, 1, 0, shuffle=True)),
+    }
+
+
+@pytest.mark.parametrize("name", list(shuffling_loaders()))
+def test_a_shuffling_loader_is_refused_where_order_matters_and_fixed_where_it_does_not(name: str) -> None:
+    loader = shuffling_loaders()[name]
+    with pytest.raises(InputError, match=r"use shuffle=False, or pass list\(loader\)"):
+        Batches(loader, ordered=True)
+    fixed = Batches(loader).replayable()
+    assert [b[1].tolist() for b in fixed] == [b[1].tolist() for b in fixed]
+    assert len(list(Batches(list(loader), ordered=True))) == 3
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(DATA, 2),
+        DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 2, False)),
+        DataLoader(DATA, 2, sampler=DistributedSampler(DATA, 1, 0, shuffle=False)),
+        DataLoader(DATA, 2, sampler=[4, 2, 0]),
+    ],
+    ids=["sequential", "batches", "distributed", "own order"],
+)
+def test_a_loader_with_a_fixed_order_is_used_as_it_is(loader: DataLoader) -> None:
+    batches = Batches(loader, ordered=True)
+    assert batches.replayable() is batches
+    assert len(batches) == len(loader)
+
+
+class Noisy(TensorDataset):
+    """Draws from torch's global generator for every example, as augmentations do."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        return (self.tensors[0][index] + torch.rand(1),)
+
+
+def test_going_through_a_loader_leaves_the_random_stream_of_the_caller_alone() -> None:
+    torch.manual_seed(3)
+    loader = DataLoader(Noisy(torch.zeros(6, 1)), 2)
+    state, seen = torch.get_rng_state(), []
+    for batch in Batches(loader):
+        seen.append(batch[0])
+        assert torch.equal(torch.get_rng_state(), state)
+    assert torch.cat(seen).unique().numel() == 6
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_the_consumer_draws_between_batches_stays_drawn() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(3)
+    drawn = [float(torch.rand(1)) for _ in Batches(DataLoader(DATA, 2))]
+    assert drawn == expected
+
+
+def test_leaving_a_loader_early_or_by_an_exception_leaves_the_random_stream_alone() -> None:
+    def broken() -> Iterator[Tensor]:
+        yield torch.rand(2, 1)
+        torch.rand(5)
+        raise OSError("disk")
+
+    class Stream:
+        def __iter__(self) -> Iterator[Tensor]:
+            return broken()
+
+    state = torch.get_rng_state()
+    next(iter(Batches(DataLoader(DATA, 2, shuffle=True))))
+    with pytest.raises(OSError, match="disk"):
+        list(Batches(Stream()))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_default_forward_feeds_inputs_and_leaves_targets_out() -> None:
+    seen: list[Any] = []
+
+    class Model(nn.Module):
+        def forward(self, *args: Any, **kwargs: Any) -> int:
+            seen.append((args, kwargs))
+            return 0
+
+    x, y = torch.randn(2, 3), torch.arange(2)
+    for batch in (x, (x, y), [x, y], Pair(x, y)):
+        call_model(Model(), batch)
+        assert seen.pop() == ((x,), {})
+    call_model(Model(), {"input_ids": x, "mask": y, "labels": y})
+    assert set(seen.pop()[1]) == {"input_ids", "mask"}
+    with pytest.raises(InputError, match="pass forward="):
+        call_model(Model(), "text")
+
+
+def test_targets_are_the_second_entry_or_the_labels() -> None:
+    x, y = torch.randn(2, 3), torch.arange(2)
+    for batch in ((x, y), [x, y], {"x": x, "labels": y}, {"x": x, "targets": y}):
+        assert targets_of(batch) is y
+    for batch in (x, (x,), {"x": x}):
+        with pytest.raises(InputError, match="needs targets"):
+            targets_of(batch)
+
+
+def test_examples_are_taken_from_every_tensor_or_not_at_all() -> None:
+    batch = {"x": torch.arange(4), "more": [torch.arange(8).reshape(4, 2), torch.tensor(7)], "name": "text"}
+    taken = take_examples(batch, [2, 0], 4)
+    assert taken["x"].tolist() == [2, 0]
+    assert taken["more"][0].tolist() == [[4, 5], [0, 1]]
+    assert int(taken["more"][1]) == 7
+    assert taken["name"] == "text"
+    assert take_examples(batch, [0], 3) is None
+    assert take_examples("text", [0], 3) is None
+    assert take_examples({**batch, "mask": torch.ones(5)}, [0], 4) is None
