@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, Self
 
 import torch
@@ -15,8 +16,24 @@ from tangentlab.errors import InputError
 Scalar = int | float | Tensor
 
 
+def is_scalar(factor: Any) -> bool:
+    """A number or a tensor: what may stand beside a vector or a matrix in a product."""
+    return isinstance(factor, Real | Tensor)
+
+
+def one_number(factor: Any) -> Any:
+    """A scale for a matrix: one number; a tensor with more entries would not scale it as a whole."""
+    if isinstance(factor, Tensor):
+        if factor.numel() != 1:
+            raise InputError(f"A matrix is scaled by one number, not by a tensor of shape {tuple(factor.shape)}.")
+        return factor.reshape(())
+    return float(factor)
+
+
 class VectorAlgebra(ABC):
     """+, -, scalar *, /, **, dot and norms, written once on a flat tensor (*batch, dim)."""
+
+    __array_ufunc__ = None  # numpy numbers on the left leave the product to this class
 
     @property
     @abstractmethod
@@ -38,11 +55,12 @@ class VectorAlgebra(ABC):
         return self._like(operation(self.flat, other.flat))
 
     def _scale(self, factor: Any, operation: Callable[[Tensor, Any], Tensor]) -> Self:
-        if isinstance(factor, Tensor):
-            if factor.ndim:
-                factor = factor[..., None]
-        elif not isinstance(factor, int | float):
+        if not is_scalar(factor):
             return NotImplemented
+        if not isinstance(factor, Tensor):
+            factor = float(factor)
+        elif factor.ndim:
+            factor = factor[..., None]
         return self._like(operation(self.flat, factor))
 
     def __add__(self, other: Self) -> Self:

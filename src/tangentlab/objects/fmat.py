@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tangentlab.errors import InputError, SolveError
 from tangentlab.linalg import safe_eigh, sym_pow
+from tangentlab.objects.algebra import is_scalar, one_number
 from tangentlab.objects.fvector import FVector
 from tangentlab.objects.matrix_free import MatrixFree, check_damping
 from tangentlab.objects.pmat.block import require_positive
@@ -223,12 +224,13 @@ class FMatDense(FMat):
         return self._combine(other, torch.sub)
 
     def __mul__(self, factor: float | Tensor) -> FMatDense:
-        return FMatDense(self.data * factor) if isinstance(factor, int | float | Tensor) else NotImplemented
+        return FMatDense(self.data * one_number(factor)) if is_scalar(factor) else NotImplemented
 
     __rmul__ = __mul__
+    __array_ufunc__ = None  # numpy numbers on the left leave the product to this class
 
     def __truediv__(self, factor: float | Tensor) -> FMatDense:
-        return FMatDense(self.data / factor)
+        return FMatDense(self.data / one_number(factor)) if is_scalar(factor) else NotImplemented
 
     def __neg__(self) -> FMatDense:
         return FMatDense(-self.data)

@@ -104,6 +104,9 @@ class MatrixFree(ABC):
         preconditioner: any other matrix on the same space; its damped inverse is applied in every iteration.
         """
         damping = check_damping(damping)
+        layouts = getattr(self, "layout", None), getattr(preconditioner, "layout", None)
+        if preconditioner is not None and (preconditioner.dim != self.dim or layouts[0] != layouts[1]):
+            raise InputError(f"The preconditioner {preconditioner!r} does not act on the space of {self!r}.")
         reports = []
 
         def precondition(x: Tensor) -> Tensor:

@@ -14,8 +14,9 @@ from tangentlab.engine.memory import human_bytes, require_memory
 from tangentlab.errors import InputError, SolveError, StructureError
 from tangentlab.linalg import safe_eigh, sym_pow
 from tangentlab.linalg.krylov_function import KRYLOV_STEPS, krylov_function
+from tangentlab.objects.algebra import is_scalar, one_number
 from tangentlab.objects.matrix_free import MatrixFree, check_damping
-from tangentlab.objects.pmat.block import Spectrum, require_positive
+from tangentlab.objects.pmat.block import Spectrum, require_positive, without_rounding
 from tangentlab.objects.pvector import PVector
 
 if TYPE_CHECKING:
@@ -170,7 +171,8 @@ class PMat(MatrixFree):
 
     def logdet(self, damping: float | None = None, *, regul: float | None = None) -> Tensor:
         """log det(F + damping I); -inf for a singular matrix without damping."""
-        return require_positive(self.eigvalsh(), check_damping(damping, regul)).log().sum()
+        value = check_damping(damping, regul)
+        return without_rounding(require_positive(self.eigvalsh(), value), value).log().sum()
 
     def sample(
         self, damping: float, *, samples: int | None = None, generator: torch.Generator | None = None
@@ -257,12 +259,13 @@ class PMat(MatrixFree):
         return self + (-1.0) * other if isinstance(other, PMat) else NotImplemented
 
     def __mul__(self, factor: Scalar) -> PMat:
-        return self.scaled(factor) if isinstance(factor, int | float | Tensor) else NotImplemented
+        return self.scaled(one_number(factor)) if is_scalar(factor) else NotImplemented
 
     __rmul__ = __mul__
+    __array_ufunc__ = None  # numpy numbers on the left leave the product to this class
 
     def __truediv__(self, factor: Scalar) -> PMat:
-        return self.scaled(1 / factor) if isinstance(factor, int | float | Tensor) else NotImplemented
+        return self.scaled(1 / one_number(factor)) if is_scalar(factor) else NotImplemented
 
     def __neg__(self) -> PMat:
         return self.scaled(-1.0)

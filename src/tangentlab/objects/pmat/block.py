@@ -31,6 +31,14 @@ def require_positive(values: Tensor, damping: float) -> Tensor:
     return damped
 
 
+def without_rounding(values: Tensor, damping: float) -> Tensor:
+    """Zero modes of an undamped spectrum as exact zeros, by the rule of `sym_pow`."""
+    if damping > 0 or values.numel() == 0:
+        return values
+    cut = torch.finfo(values.dtype).eps * values.numel() * values.abs().max()
+    return torch.where(values.abs() <= cut, 0.0, values)
+
+
 @dataclass(frozen=True)
 class Spectrum:
     """F = Q diag(values) Q^T with orthonormal columns Q (dim, r); null on the complement when r < dim.
@@ -71,8 +79,8 @@ class Spectrum:
         return self.apply(rows, require_positive(self.values, damping).rsqrt(), damping**-0.5)
 
     def logdet(self, damping: float) -> Tensor:
-        """log det(F + damping I)."""
-        inside = require_positive(self.values, damping).log().sum()
+        """log det(F + damping I); without damping -inf if a mode is zero up to rounding, as in the pseudo-inverse."""
+        inside = without_rounding(require_positive(self.values, damping), damping).log().sum()
         return inside + self.complement * torch.log(torch.full_like(inside, damping)) if self.complement else inside
 
     def eigenvalues(self) -> Tensor:

@@ -33,6 +33,11 @@ class PMatSum(PMat):
     def _product(self, flat: Tensor) -> Tensor:
         return sum((factor * term._product(flat) for factor, term in self.terms), torch.zeros_like(flat))
 
+    def to_dense(self) -> Tensor:
+        """Sum of the matrices written out."""
+        self.require_dense_memory(self.layout, self._example())
+        return sum((factor * term.to_dense() for factor, term in self.terms), torch.zeros(()).to(self._example()))
+
     def trace(self) -> Tensor:
         """Sum of the traces."""
         return torch.stack([torch.as_tensor(factor * term.trace()) for factor, term in self.terms]).sum()
