@@ -1,0 +1,346 @@
+"""The contract of a representation: what every PMat must do, checked on small models against dense matrices.
+
+To add a representation, write in `test_representations.py`:
+
+    class TestLowRank(PMatContract):
+        representation = tl.PMatLowRank         # anything that FIM(representation=...) takes
+        models = ALL                            # the models on which it is defined; KRONECKER where KFAC is
+        sums, powers, inverses = tl.PMatLowRank, tl.PMatLowRank, tl.PMatDense   # classes of F + F, F**p, F.inverse(damping)
+
+        def truth(self, name):                  # the dense matrix it stands for, by definition, float64
+            return truth.exact(name)
+
+        def stored(self, case):                 # how many numbers it stores
+            return CLASSES * EXAMPLES * dimension(case)
+
+and override `build` if it is not made by FIM(...). `pseudo_inverse = False` says that solve without damping raises,
+`iterative = True` that solve stops at a tolerance, `pickles = False` that it holds the model and can be neither pickled nor
+moved.
+
+The matrix is compared with its definition, each operation with the same operation on `to_dense()` in float64. What depends
+on the data runs for each model in float64 and float32, in one batch and in uneven batches; what depends on the stored matrix
+alone (`stored_only`) runs in float64 on uneven batches and in float32 on one batch.
+"""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tangentlab as tl
+from tangentlab.errors import InputError, MemoryBudgetError, SolveError, StructureError
+from tests.objects.dense import DAMPING, Dense, assert_close, dimension, of_another_model, vectors
+from tests.objects.models import ALL, EXAMPLES, Case, cases
+
+_built: dict[tuple[type, Case], tuple[tl.PMat, Dense]] = {}
+
+
+def stored_only(test: Callable[..., None]) -> Callable[..., None]:
+    """The test depends on the matrix, not on how the data came."""
+    test.stored_only = True
+    return test
+
+
+class PMatContract:
+    """Inherited by one small class per representation."""
+
+    representation: Any
+    models: tuple[str, ...] = ALL
+    sums: type | tuple[type, ...] = tl.PMatSum
+    powers: type | tuple[type, ...] = tl.PMatDense
+    inverses: type | tuple[type, ...] = tl.PMatDense
+    pseudo_inverse = True
+    iterative = False
+    pickles = True
+
+    # ------------------------------------------------------------- to be given
+
+    def truth(self, name: str) -> Tensor:
+        """The dense matrix, from its definition."""
+        raise NotImplementedError
+
+    def stored(self, case: Case) -> int:
+        """Numbers stored."""
+        raise NotImplementedError
+
+    def build(self, case: Case) -> tl.PMat:
+        """The matrix of a case."""
+        return tl.FIM(case.model, case.batches, representation=self.representation)
+
+    # ------------------------------------------------------------- set-up
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "case" in metafunc.fixturenames:
+            every = cases(type(self).models)
+            some = [c for c in every if (c.dtype == torch.float64) == (c.split == "uneven batches")]
+            metafunc.parametrize("case", some if hasattr(metafunc.function, "stored_only") else every, ids=str)
+
+    def _build_once(self, case: Case) -> tuple[tl.PMat, Dense]:
+        key = type(self), case
+        if key not in _built:
+            matrix = self.build(case)
+            _built[key] = matrix, Dense(matrix.to_dense().double(), case.dtype)
+        return _built[key]
+
+    @pytest.fixture
+    def F(self, case: Case) -> tl.PMat:
+        """The matrix, shared between tests."""
+        return self._build_once(case)[0]
+
+    @pytest.fixture
+    def D(self, case: Case) -> Dense:
+        """Its dense form."""
+        return self._build_once(case)[1]
+
+    def slack(self) -> float:
+        """How much further than rounding a solve may be."""
+        return 1e3 if self.iterative else 1.0
+
+    # ------------------------------------------------------------- the matrix itself
+
+    def test_dense_form_is_the_definition(self, F, D, case):
+        assert_close(D.matrix, self.truth(case.name), case.dtype)
+        assert F.to_dense().dtype == case.dtype and F.shape == (dimension(case), dimension(case))
+
+    def test_examples_are_counted_from_what_was_seen(self, F, case):
+        assert F.examples == EXAMPLES
+
+    @stored_only
+    def test_matrix_is_symmetric_and_positive_semidefinite(self, F, D, case):
+        assert_close(F.to_dense(), F.to_dense().t(), case.dtype)
+        assert D.values.min() >= -10 * torch.finfo(case.dtype).eps * D.values.max()
+
+    # ------------------------------------------------------------- products
+
+    def test_products_with_a_vector_and_with_batches_of_them(self, F, D, case):
+        for batch in ((), (3,), (2, 2)):
+            v = vectors(case, *batch)
+            assert_close((F @ v).flat, v.flat.double() @ D.matrix, case.dtype)
+            assert_close(F.mv(v.flat), v.flat.double() @ D.matrix, case.dtype)
+            assert (F @ v).layout == v.layout and (F @ v).dtype == case.dtype
+
+    def test_quadratic_forms_of_a_vector_and_of_batches_of_them(self, F, D, case):
+        for batch in ((), (2, 2)):
+            v = vectors(case, *batch)
+            assert_close(F.vTMv(v), ((v.flat.double() @ D.matrix) * v.flat.double()).sum(-1), case.dtype)
+
+    def test_products_and_solves_of_a_push_forward_act_on_its_rows(self, F, D, case):
+        J = tl.PushForwardDense(vectors(case).layout, vectors(case, 2, 2).flat)
+        assert_close((F @ J).data, J.data.double() @ D.matrix, case.dtype)
+        assert_close(F.solve(J, DAMPING).data, J.data.double() @ D.damped_inverse(), case.dtype, self.slack())
+
+    @stored_only
+    def test_a_vector_of_another_model_is_refused(self, F, case):
+        stranger = of_another_model()
+        for operation in (F.mv, F.vTMv, lambda v: F.solve(v, DAMPING), lambda v: F.solve_cg(v, DAMPING)):
+            with pytest.raises(InputError):
+                operation(stranger)
+        with pytest.raises(InputError):
+            F + tl.PMatDiag.from_dense(stranger.layout, torch.ones(6))
+        with pytest.raises(InputError):
+            F.mv(torch.ones(dimension(case) + 1))
+
+    # ------------------------------------------------------------- solves
+
+    def test_damped_solves_by_position_and_by_either_name(self, D, case):
+        fresh, v, expected = self.build(case), vectors(case, 3), D.damped_inverse()
+        for solution in (fresh.solve(v, DAMPING), fresh.solve(v, damping=DAMPING), fresh.solve(v, regul=DAMPING)):
+            assert_close(solution.flat, v.flat.double() @ expected, case.dtype, self.slack())
+        assert_close(fresh.solve(v, 0.5).flat, v.flat.double() @ D.damped_inverse(0.5), case.dtype, self.slack())
+        fresh.eigvalsh()
+        assert_close(fresh.solve(v, DAMPING).flat, v.flat.double() @ expected, case.dtype, self.slack())
+
+    @stored_only
+    def test_a_damping_that_is_not_a_number_from_zero_up_is_refused(self, F, case):
+        for damping in (-1.0, float("nan")):
+            with pytest.raises(InputError, match="damping"):
+                F.solve(vectors(case), damping)
+
+    @stored_only
+    def test_solve_without_damping_is_the_pseudo_inverse_or_asks_for_a_damping(self, F, D, case):
+        v = vectors(case)
+        if not self.pseudo_inverse:
+            with pytest.raises(SolveError, match="damping"):
+                F.solve(v)
+            return
+        image = F @ v
+        assert_close((F @ F.solve(image)).flat, image.flat, case.dtype, factor=100)
+        if case.dtype == torch.float64:
+            assert_close(F.solve(v).flat, D.power(-1) @ v.flat, case.dtype, factor=1e3)
+
+    def test_conjugate_gradients_solve_and_report_the_true_residual(self, F, D, case):
+        v = vectors(case, 2)
+        solution, report = F.solve_cg(v, DAMPING)
+        assert_close(solution.flat, v.flat.double() @ D.damped_inverse(), case.dtype, factor=1e3)
+        assert report.converged and 0 < report.iterations <= 10 * dimension(case)
+        relative = (v.flat.double() - solution.flat.double() @ D.damped()).norm(dim=1) / v.flat.double().norm(dim=1)
+        assert float((relative - report.relative_residuals).abs().max()) < 1e-6
+
+    @stored_only
+    def test_conjugate_gradients_out_of_iterations_say_so(self, F, D, case):
+        if bool(D.values.max() - D.values.min() < 1e-3 * D.values.max()):
+            pytest.skip("a multiple of the identity is solved in one iteration")
+        options = {"max_iterations": 1, "rtol": 1e-6}
+        assert not F.solve_cg(vectors(case), 1e-3, on_failure="report", **options)[1].converged
+        with pytest.raises(SolveError):
+            F.solve_cg(vectors(case), 1e-3, **options)
+
+    def test_conjugate_gradients_preconditioned_with_the_matrix_itself_take_two_iterations_at_most(self, F, D, case):
+        preconditioner = tl.PMatDense.from_dense(F.layout, D.matrix.to(case.dtype))
+        solution, report = F.solve_cg(vectors(case), DAMPING, preconditioner=preconditioner, rtol=1e-4)
+        assert report.converged and report.iterations <= 2
+        assert_close(solution.flat, D.damped_inverse() @ vectors(case).flat.double(), torch.float32)
+
+    @stored_only
+    def test_a_preconditioner_of_another_model_is_refused(self, F, case):
+        stranger = tl.PMatDiag.from_dense(of_another_model().layout, torch.ones(6))
+        with pytest.raises(InputError):
+            F.solve_cg(vectors(case), DAMPING, preconditioner=stranger)
+
+    # ------------------------------------------------------------- numbers
+
+    def test_trace_diagonal_and_norm(self, F, D, case):
+        assert_close(F.trace(), D.matrix.trace(), case.dtype)
+        assert_close(F.diag().flat, D.matrix.diagonal(), case.dtype)
+        assert_close(F.norm(), D.matrix.norm(), case.dtype)
+
+    @stored_only
+    def test_eigenvalues_come_all_and_ascending(self, F, D, case):
+        values = F.eigvalsh()
+        assert_close(values, D.values, case.dtype)
+        assert bool((values.diff() >= 0).all())
+
+    @stored_only
+    def test_log_determinant_is_minus_infinity_for_a_singular_matrix(self, F, D, case):
+        expected = (D.values + DAMPING).log().sum()
+        assert_close(F.logdet(DAMPING), expected, case.dtype)
+        assert_close(F.logdet(regul=DAMPING), expected, case.dtype)
+        if D.null.any() and case.dtype == torch.float64:
+            assert F.logdet() == -torch.inf
+
+    @stored_only
+    def test_samples_have_the_inverse_as_their_covariance(self, F, D, case):
+        root = F._inverse_root(torch.eye(dimension(case), dtype=case.dtype), DAMPING).double()
+        assert_close(root.t() @ root, D.damped_inverse(), case.dtype)
+        draws = F.sample(DAMPING, samples=dimension(case), generator=torch.Generator().manual_seed(1))
+        noise = torch.randn(draws.flat.shape, generator=torch.Generator().manual_seed(1), dtype=case.dtype)
+        assert_close(draws.flat, noise.double() @ root, case.dtype)
+        assert F.sample(DAMPING).flat.shape == (dimension(case),)
+        with pytest.raises(InputError):
+            F.sample(0.0)
+
+    @stored_only
+    def test_energy_of_samples_is_chi_squared(self, F, D, case):
+        """z^T (F + damping) z has d degrees of freedom: the sum over 200 draws lies within 5 sigma of its mean."""
+        draws = F.sample(DAMPING, samples=200, generator=torch.Generator().manual_seed(2)).flat.double()
+        degrees = 200 * dimension(case)
+        assert abs(float(((draws @ D.damped()) * draws).sum()) - degrees) < 5 * (2 * degrees) ** 0.5
+
+    # ------------------------------------------------------------- other matrices
+
+    @stored_only
+    def test_damped_inverse_as_a_matrix(self, F, D, case):
+        for inverse in (F.inverse(DAMPING), F.inverse(regul=DAMPING)):
+            assert_close(inverse.to_dense(), D.damped_inverse(), case.dtype)
+            assert isinstance(inverse, self.inverses)
+
+    @stored_only
+    def test_powers_keep_null_modes_null(self, F, D, case):
+        for exponent, factor in ((2, 1), (1, 1), (0.5, 100), (0, 1e4), (-0.5, 1e4), (-1, 1e4)):
+            power = F.pow(exponent)
+            assert isinstance(power, self.powers)
+            if exponent > 0 or case.dtype == torch.float64:
+                assert_close(power.to_dense(), D.power(exponent), case.dtype, factor)
+        if case.dtype == torch.float64:
+            assert_close(F.inverse().to_dense(), D.power(-1), case.dtype, factor=1e4)
+            assert_close((F**-1).to_dense(), D.power(-1), case.dtype, factor=1e4)
+
+    @stored_only
+    def test_scalar_multiples_from_both_sides_keep_the_class(self, F, D, case):
+        two = torch.tensor(2.0, dtype=case.dtype)
+        for multiple, factor in ((2 * F, 2), (F * 2.0, 2), (F / 4, 0.25), (-F, -1), (two * F, 2), (F * two, 2)):
+            assert_close(multiple.to_dense(), factor * D.matrix, case.dtype)
+            assert type(multiple) is type(F) and multiple.layout == F.layout
+        three, v = 3 * F, vectors(case)
+        assert_close(three.trace(), 3 * D.matrix.trace(), case.dtype)
+        assert_close(three.diag().flat, 3 * D.matrix.diagonal(), case.dtype)
+        assert_close(three.vTMv(v), 3 * v.flat.double() @ D.matrix @ v.flat.double(), case.dtype)
+        expected = Dense(3 * D.matrix).damped_inverse() @ v.flat.double()
+        assert_close(three.solve(v, DAMPING).flat, expected, case.dtype, self.slack())
+        assert_close(F.to_dense(), D.matrix, case.dtype)
+
+    @stored_only
+    def test_only_numbers_scale_a_matrix_and_only_matrices_add_to_it(self, F, case):
+        for factor in (torch.ones(dimension(case)), torch.ones(2)):
+            with pytest.raises(InputError, match="number"):
+                F * factor
+        for wrong in (lambda: F * "two", lambda: F + 1, lambda: F - vectors(case), lambda: F / "two"):
+            with pytest.raises(TypeError):
+                wrong()
+
+    @stored_only
+    def test_sums_and_differences_in_the_tightest_class(self, F, D, case):
+        total = F + F
+        assert_close(total.to_dense(), 2 * D.matrix, case.dtype)
+        assert isinstance(total, self.sums)
+        assert_close((F - F / 2).to_dense(), D.matrix / 2, case.dtype)
+        assert float((F - F).to_dense().abs().max()) <= 10 * torch.finfo(case.dtype).eps * float(D.matrix.abs().max())
+
+    @stored_only
+    def test_sums_with_every_other_kind(self, F, D, case):
+        noise = vectors(case, dimension(case)).flat
+        for kind in (tl.PMatDense, tl.PMatDiag, tl.PMatBlockDiag):
+            matrix = kind.from_dense(F.layout, noise @ noise.t())
+            expected = D.matrix + matrix.to_dense().double()
+            for total in (F + matrix, matrix + F):
+                assert_close(total.to_dense(), expected, case.dtype)
+                assert_close(total.trace(), expected.trace(), case.dtype)
+                assert_close(total.diag().flat, expected.diagonal(), case.dtype)
+                assert_close((total @ vectors(case)).flat, expected @ vectors(case).flat.double(), case.dtype)
+
+    # ------------------------------------------------------------- housekeeping
+
+    @stored_only
+    def test_another_dtype_keeps_class_and_values(self, F, D, case):
+        other = torch.float32 if case.dtype == torch.float64 else torch.float64
+        if not self.pickles:
+            with pytest.raises(StructureError):
+                F.to(other)
+            return
+        moved = F.to(other)
+        assert type(moved) is type(F) and moved.to_dense().dtype == other and moved.examples == F.examples
+        assert_close(moved.to_dense(), D.matrix, torch.float32)
+
+    @stored_only
+    def test_pickling_keeps_everything(self, F, D, case):
+        if not self.pickles:
+            with pytest.raises(StructureError):
+                pickle.dumps(F)
+            return
+        F.eigvalsh()
+        back = pickle.loads(pickle.dumps(F))
+        assert type(back) is type(F) and back.layout == F.layout and repr(back) == repr(F)
+        assert torch.equal(back.to_dense(), F.to_dense()) and torch.equal(back.diag().flat, F.diag().flat)
+        assert_close(back.solve(vectors(case), DAMPING).flat, F.solve(vectors(case), DAMPING).flat, case.dtype)
+
+    @stored_only
+    def test_repr_tells_class_size_examples_and_likelihood(self, F, case):
+        text = repr(F)
+        assert text.startswith(type(F).__name__) and f"d = {dimension(case)}" in text
+        assert f"{F.examples} examples" in text and F.likelihood in text
+
+    @stored_only
+    def test_memory_is_what_is_stored(self, F, case):
+        assert F.numel() == self.stored(case) and F.nbytes() == case.dtype.itemsize * F.numel()
+
+    @stored_only
+    def test_a_dense_form_beyond_the_memory_budget_is_refused(self, F, case):
+        tl.set_memory_budget(100)
+        try:
+            with pytest.raises(MemoryBudgetError, match="PMatKFAC"):
+                F.to_dense()
+        finally:
+            tl.set_memory_budget(None)
