@@ -83,9 +83,10 @@ class Classification(Likelihood):
         )
 
     def weigh(self, outputs: Tensor, tangents: Tensor) -> Tensor:
-        """p * (t - <p, t>)."""
+        """p * (t - <p, t>), with t counted from its value at the likeliest class: no cancellation when p is near 1."""
         p = outputs.detach().softmax(self.class_axis)
-        return p * (tangents - (p * tangents).sum(self.class_axis, keepdim=True))
+        t = tangents - tangents.gather(self.class_axis, p.argmax(self.class_axis, keepdim=True))
+        return p * (t - (p * t).sum(self.class_axis, keepdim=True))
 
     def sample(self, outputs: Tensor, samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Class indices (samples, N, positions...)."""
@@ -94,10 +95,11 @@ class Classification(Likelihood):
         return drawn.t().reshape(samples, *p.shape[:-1])
 
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """onehot(y) - p."""
+        """onehot(y) - p, with 1 - p_y as the sum of the other probabilities: accurate when p_y is near 1."""
         axis = self.class_axis if self.class_axis < 0 else self.class_axis + 1
         onehot = _one_hot(labels, outputs.movedim(self.class_axis, -1)).movedim(-1, axis)
-        return onehot - outputs.detach().softmax(self.class_axis)
+        others = (1 - onehot) * outputs.detach().softmax(self.class_axis)
+        return onehot * others.sum(axis, keepdim=True) - others
 
 
 class _Diagonal(Likelihood):
@@ -163,8 +165,9 @@ class Binary(_Diagonal):
         return torch.bernoulli(p, generator=generator)
 
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """y - p."""
-        return _like_outputs(labels, outputs) - outputs.detach().sigmoid()
+        """y - p = y (1 - p) - (1 - y) p, which does not cancel when p is near y."""
+        y, f = _like_outputs(labels, outputs), outputs.detach()
+        return y * (-f).sigmoid() - (1 - y) * f.sigmoid()
 
 
 class Regression(Likelihood):
@@ -176,7 +179,7 @@ class Regression(Likelihood):
     name = "regression"
 
     def __init__(self, variance: float | Tensor = 1.0) -> None:
-        self.variance = torch.as_tensor(variance)
+        self.variance = variance if isinstance(variance, Tensor) else torch.tensor(variance, dtype=torch.float64)
         if self.variance.ndim > 2 or (self.variance.ndim == 2 and self.variance.shape[0] != self.variance.shape[1]):
             raise InputError("The variance must be a number, a vector (outputs) or a matrix (outputs, outputs).")
         if not bool((torch.diagonal(self.variance) if self.variance.ndim == 2 else self.variance).gt(0).all()):
