@@ -114,9 +114,7 @@ def judge(
     if absent:
         which = "any seed" if len(absent) == len(seeds) else f"seed {', '.join(map(str, absent))}"
         return Verdict(claim, Status.MISSING, values, f"never measured by {which}")
-    verdict = Verdict(claim, Status.HELD, values)
-    assert verdict.mean is not None
-    answers = [claim.true_for(verdict.mean), *(claim.true_for(value) for value in values.values())]
-    if not all(answers):
-        return Verdict(claim, Status.MIXED if any(answers) else Status.NOT_HELD, values)
-    return verdict
+    # true in every seed means true in the mean, and false in every seed false in it: a half-line is convex
+    answers = [claim.true_for(value) for value in values.values()]
+    status = Status.HELD if all(answers) else Status.MIXED if any(answers) else Status.NOT_HELD
+    return Verdict(claim, status, values)
