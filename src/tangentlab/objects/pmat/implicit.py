@@ -28,9 +28,10 @@ class PMatImplicit(PMat):
     """F v = 1/n sum_n J_n^T W_n J_n v, by whichever is cheaper: one Jacobian-vector and one vector-Jacobian product per
     batch, or, for few cotangents or many products on one batch, layer by layer from output-gradients that are kept.
 
-    Memory: the activations of one batch (times the cotangents when they are kept, within the memory budget). Trace and diagonal are exact sums over streamed gradients; `solve` runs conjugate
-    gradients, `solve_cg` takes a preconditioner and returns the convergence report. It holds the model, so it cannot be
-    pickled or moved; it always speaks of the model as it is now.
+    Memory: the activations of one batch (times the cotangents when they are kept, within the memory budget). Trace and
+    diagonal are exact sums over streamed gradients; `solve` runs conjugate gradients, `solve_cg` takes a preconditioner and
+    returns the convergence report. It holds the model, so it cannot be pickled or moved; it always speaks of the model as
+    it is now.
     """
 
     def __init__(self, rows: Rows, factor: Any = 1.0) -> None:
