@@ -149,7 +149,7 @@ def NTK(
             network,
             loader,
             loader2,
-            chosen,
+            Unweighted(chosen),
             outputs == "trace",
             lambda group: layer_of[group.names[0]] if per_layer else "",
             progress,

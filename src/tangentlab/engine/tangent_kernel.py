@@ -18,7 +18,7 @@ from tangentlab.engine.groups import Group
 from tangentlab.engine.memory import memory_budget, require_memory
 from tangentlab.engine.network import Network, require_finite
 from tangentlab.engine.progress import track
-from tangentlab.engine.rows import Rows, Unweighted
+from tangentlab.engine.rows import Rows, Unweighted, Weighting
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
 from tangentlab.layers.gram import gram
@@ -29,8 +29,9 @@ Factors = dict[Group, OuterSum]
 class TangentFeatures:
     """Factors of the Jacobian on some data, swept on demand for a set of groups and a range of batches."""
 
-    def __init__(self, network: Network, data: Any, outputs: list[int] | None, progress: bool | None) -> None:
-        self.rows = Rows(network, data, Unweighted(outputs), ordered=True, progress=progress)
+    def __init__(self, network: Network, data: Any, weighting: Weighting, progress: bool | None) -> None:
+        ordered = isinstance(weighting, Unweighted)
+        self.rows = Rows(network, data, weighting, ordered=ordered, progress=progress)
         self.batches = list(self.rows.batches)
         self._first: dict[Group, OuterSum] | None = None
         self.sizes: dict[Group, float] = {}
@@ -68,15 +69,18 @@ def tangent_kernel(
     network: Network,
     data: Any,
     data2: Any,
-    outputs: list[int] | None,
+    weighting: Weighting,
     trace: bool,
     name_of: Callable[[Group], str],
     progress: bool | None,
 ) -> dict[str, Tensor]:
-    """Kernels (K, N, K, M), or (N, M) summed over outputs, added up over the groups that have one name."""
-    first = TangentFeatures(network, data, outputs, progress)
+    """Kernels (K, N, K, M), or (N, M) summed over outputs, added up over the groups that have one name.
+
+    weighting: `Unweighted()` for the kernel of the outputs; another one for the Gram matrix of its rows.
+    """
+    first = TangentFeatures(network, data, weighting, progress)
     first.measure()
-    second = None if data2 is None else TangentFeatures(network, data2, outputs, progress)
+    second = None if data2 is None else TangentFeatures(network, data2, weighting, progress)
     if second is not None:
         second.measure()
     result: dict[str, Tensor] = {}

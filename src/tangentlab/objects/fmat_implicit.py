@@ -112,7 +112,7 @@ class FMatImplicit(FMat):
         other = None if self._other is None else self._other.batches
         progress = self._rows.progress
         kernels = tangent_kernel(
-            self._rows.network, self._rows.batches, other, None, self._trace, lambda group: "", progress
+            self._rows.network, self._rows.batches, other, Unweighted(), self._trace, lambda group: "", progress
         )
         data = kernels[""] if not self._trace else kernels[""][None, :, None, :]
         data = self._factor * data

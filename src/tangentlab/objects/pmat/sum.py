@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,11 +11,17 @@ from torch import Tensor
 from tangentlab.engine.rows import Rows
 from tangentlab.errors import StructureError
 from tangentlab.objects.pmat.base import PMat
+from tangentlab.objects.pmat.blockwise import BlockwisePMat
+from tangentlab.objects.pmat.diag import PMatEye
+from tangentlab.objects.pmat.lowrank import LowRankBlock, PMatLowRank
 from tangentlab.objects.pvector import PVector
 
 
 class PMatSum(PMat):
-    """sum_i factor_i F_i. Products, traces and diagonals are sums; solves go by conjugate gradients."""
+    """sum_i factor_i F_i. Products, traces and diagonals are sums; solves go by conjugate gradients.
+
+    One term with a closed-form solve plus matrices of low rank and multiples of the identity is solved directly (Woodbury).
+    """
 
     def __init__(self, terms: Sequence[tuple[Any, PMat]]) -> None:
         flat: list[tuple[Any, PMat]] = []
@@ -38,6 +44,24 @@ class PMatSum(PMat):
         self.require_dense_memory(self.layout, self._example())
         return sum((factor * term.to_dense() for factor, term in self.terms), torch.zeros(()).to(self._example()))
 
+    def _solve(self, flat: Tensor, damping: float) -> Tensor:
+        """Directly if at most one term besides multiples of the identity and matrices of low rank is there, else by CG."""
+        shift, thin, rest = damping, [], []
+        for factor, term in self.terms:
+            if isinstance(term, PMatEye):
+                shift += float(factor * term._example()[0])
+            elif isinstance(term, PMatLowRank):
+                thin.append(term.block.scaled(factor))
+            else:
+                rest.append(term.scaled(factor))
+        if shift <= 0 or len(rest) > 1 or not all(isinstance(term, BlockwisePMat) for term in rest):
+            return super()._solve(flat, damping)
+
+        def solve(x: Tensor) -> Tensor:
+            return rest[0]._solve(x, shift) if rest else x / shift
+
+        return _woodbury(solve, thin, flat) if thin else solve(flat)
+
     def trace(self) -> Tensor:
         """Sum of the traces."""
         return torch.stack([torch.as_tensor(factor * term.trace()) for factor, term in self.terms]).sum()
@@ -59,3 +83,12 @@ class PMatSum(PMat):
 
     def _example(self) -> Tensor:
         return self.terms[0][1]._example()
+
+
+def _woodbury(solve: Callable[[Tensor], Tensor], thin: list[LowRankBlock], flat: Tensor) -> Tensor:
+    """(B + R^T W R)^-1 x = y - Z^T (W^-1 + R Z^T)^-1 R y with y = B^-1 x, Z = R B^-1, for rows x (B, d)."""
+    rows, weights = torch.cat([block.rows for block in thin]), torch.cat([block.weights for block in thin])
+    rows, weights = rows[weights != 0], weights[weights != 0]
+    y, images = solve(flat), solve(rows)
+    core = torch.diag(1 / weights) + rows @ images.t()
+    return y - torch.linalg.solve(core, rows @ y.t()).t() @ images
