@@ -82,12 +82,12 @@ class MonteCarlo(Weighting):
         if samples < 1:
             raise InputError(f"samples must be at least 1, not {samples}.")
         self.likelihood, self.samples = likelihood, samples
-        self.name = f"{likelihood.name}, {samples} label sample{'s' * (samples > 1)}"
         self._joint = labels if isinstance(labels, Tensor) else None
         self.labels: list[Tensor] = [] if labels is None or self._joint is not None else list(labels)
         self._given = labels is not None
         if self._given:
-            self.samples = (self._joint if self._joint is not None else self.labels[0]).shape[0]
+            self.samples = samples = (self._joint if self._joint is not None else self.labels[0]).shape[0]
+        self.name = f"{likelihood.name}, {samples} label sample{'s' * (samples > 1)}"
         self._seed = 0 if self._given else int(torch.randint(2**62, (), generator=generator))
 
     def fresh(self) -> MonteCarlo:
@@ -142,10 +142,11 @@ class Empirical(Weighting):
         if isinstance(self.loss, Likelihood):
             return -self.loss.score(outputs, targets_of(batch)[None])
         leaf = outputs.detach().requires_grad_()
-        losses = self.loss(leaf, targets_of(batch))
-        if losses.shape[:1] != outputs.shape[:1]:
-            raise InputError("loss must return one value per example (reduction='none'), not a mean or a sum.")
-        return torch.autograd.grad(losses.sum(), leaf)[0][None]
+        with torch.enable_grad():
+            losses = self.loss(leaf, targets_of(batch))
+            if losses.shape[:1] != outputs.shape[:1]:
+                raise InputError("loss must return one value per example (reduction='none'), not a mean or a sum.")
+            return torch.autograd.grad(losses.sum(), leaf)[0][None]
 
 
 class Unweighted(Weighting):
@@ -158,7 +159,10 @@ class Unweighted(Weighting):
 
     def count(self, outputs: Tensor) -> int:
         """All outputs, or the chosen ones."""
-        return outputs[0].numel() if self.chosen is None else len(self.chosen)
+        size = outputs[0].numel()
+        if self.chosen is not None and not all(-size <= index < size for index in self.chosen):
+            raise InputError(f"The outputs {self.chosen} were asked for and the model has {size} per example.")
+        return size if self.chosen is None else len(self.chosen)
 
     def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
         """Unit vectors."""
@@ -187,7 +191,7 @@ class Rows:
         self.batches = Batches(data, ordered=ordered).replayable()
         self.engine = Engine(network)
         self._only: list[RowChunk] | None = None
-        self._only_of: tuple[int, ...] = ()
+        self._only_of: tuple[float, ...] = ()
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -221,11 +225,17 @@ class Rows:
         """All rows, if they are at hand and still those of the model and the data as they are now."""
         return self._only[0] if self._only and self._only_of == self._state() else None
 
-    def _state(self) -> tuple[int, ...]:
-        """Versions of the model's tensors and of the data held in memory: any in-place change shows."""
+    def _state(self) -> tuple[float, ...]:
+        """Versions of the model's tensors and of the data held in memory, and modes: any in-place change shows.
+
+        A change through `parameter.data` leaves the version alone, so two sums over each parameter are looked at as well.
+        """
         model = self.network.model
         tensors = [*model.parameters(), *model.buffers(), *self.batches.tensors()]
-        return tuple(number for tensor in tensors for number in (id(tensor), tensor._version))
+        flat = [parameter.detach().flatten() for parameter in model.parameters()]
+        sums = [float(number) for vector in flat for number in (vector.sum(), vector.dot(vector))]
+        modes = [float(module.training) for module in model.modules()]
+        return (*(number for tensor in tensors for number in (id(tensor), tensor._version)), *sums, *modes)
 
     @contextmanager
     def passing(self) -> Iterator[None]:

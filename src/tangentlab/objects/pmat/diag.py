@@ -18,6 +18,7 @@ from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
 
 if TYPE_CHECKING:
+    from tangentlab.engine.rows import Rows
     from tangentlab.engine.hessian import LossHessian
 
 
@@ -130,6 +131,12 @@ class PMatDiag(BlockwisePMat):
 
 class PMatEye(PMatDiag):
     """The identity (times a factor)."""
+
+    @classmethod
+    def from_rows(cls, rows: Rows, **options: Any) -> PMatEye:
+        """The nearest multiple of the identity: tr F / d."""
+        exact = PMatDiag.from_rows(rows, **options)
+        return cls.from_dense(exact.layout, exact.diag().flat, examples=exact.examples, likelihood=exact.likelihood)
 
     @classmethod
     def from_dense(cls, layout: LayerCollection, matrix: Tensor, **facts: Any) -> PMatEye:

@@ -151,8 +151,10 @@ class PMatEKFAC(BlockwisePMat):
         """KFAC's factors, their eigenbasis, then (unless corrected=False) the second moments in it: two passes."""
         result = cls.from_kfac(PMatKFAC.from_rows(rows, **options))
         result._rows, result._options = rows, options
+        if options.get("sharing") == "reduce":  # gradients leave the span of the inputs' means
+            result._complete_bases()
         if corrected:
-            result.update_diag(rows)
+            result._correct(rows)
         rows.release()
         return result
 
@@ -196,10 +198,20 @@ class PMatEKFAC(BlockwisePMat):
         return Rows(rows.network, data, rows.weighting.fresh(), progress=rows.progress) if data is not None else rows
 
     def update_diag(self, data: Any = None) -> None:
-        """Estimate the second moments anew, keeping the basis: on the same data, or on other data."""
+        """Estimate the second moments anew, keeping the basis: on the same data, or on other data.
+
+        The model may have moved and the data may be other, so thin bases are completed: gradients may leave their span.
+        """
         rows = self._rows_of(data)
-        if rows is not self._rows:
-            self.blocks = {n: b.completed() if isinstance(b, EigenBlock) else b for n, b in self.blocks.items()}
+        self._complete_bases()
+        with rows.passing():
+            self._correct(rows)
+
+    def _complete_bases(self) -> None:
+        self.blocks = {n: b.completed() if isinstance(b, EigenBlock) else b for n, b in self.blocks.items()}
+
+    def _correct(self, rows: Rows) -> None:
+        """Second moments in the bases as they are."""
         groups = {group.names: group for group in rows.groups}
         plan: dict[Names, tuple[tuple[Group, ...], Builder]]
         plan = {n: ((groups[n],), ScaleBuilder(b)) for n, b in self.blocks.items() if isinstance(b, EigenBlock)}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
-from tangentlab.errors import InputError, StructureError
+from tangentlab.errors import InputError, SolveError, StructureError
 from tangentlab.layers import OuterSum
 from tangentlab.linalg import sym_pow
 from tangentlab.objects.pmat.base import Vector, check_damping
@@ -344,6 +344,8 @@ class PMatKFAC(BlockwisePMat):
         if not factored:
             return super().solve(v, damping, regul=regul)
         value = check_damping(damping, regul)
+        if value == 0:
+            raise SolveError("The factored form damps each factor: give a damping > 0, or leave factored=True out.")
         self.prepare_spectra()
         return self._on_vectors(
             v,

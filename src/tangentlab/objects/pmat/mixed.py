@@ -87,6 +87,8 @@ class PMatMixed(BlockwisePMat):
         result.prepare_spectra()
         groups = {group.names: group for group in rows.groups}
         bases = {n: b.to_eigen() for n, b in result.blocks.items() if hasattr(b, "to_eigen") and _corrects(n, options)}
+        if options.get("sharing") == "reduce":  # gradients leave the span of the inputs' means
+            bases = {names: block.completed() for names, block in bases.items()}
         if bases:
             second, _ = accumulate(rows, lambda _: {n: ((groups[n],), ScaleBuilder(b)) for n, b in bases.items()})
             result.blocks |= second
