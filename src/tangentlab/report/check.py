@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ def check_model(target: str, shape: str, examples: int) -> bool:
     model, inputs = make_model(target, shape)
     console = Console()
     console.print("[bold]Coverage[/]: which route each parameter takes")
-    console.print(str(tangentlab.coverage(model, inputs)), markup=False, highlight=False)
+    _print(console, tangentlab.coverage(model, inputs))
     console.print("\n[bold]Check[/]: the engine against plain autograd, in double precision")
     try:
         report = tangentlab.check(model, inputs)
@@ -32,11 +31,13 @@ def check_model(target: str, shape: str, examples: int) -> bool:
         show_error(str(error))
         return False
     console.print(f"agree to {report.error:.1e} relative (allowed {report.tolerance:.0e})")
-    plan: Callable[..., Any] | None = getattr(tangentlab, "plan", None)
-    if plan is not None:
-        console.print(f"\n[bold]Plan[/]: the tangent kernel of {examples:,} examples")
-        console.print(str(plan(model, inputs, n=examples, what="ntk")), markup=False, highlight=False)
+    console.print(f"\n[bold]Plan[/]: the tangent kernel of {examples:,} examples")
+    _print(console, tangentlab.plan(model, inputs, n=examples, what="ntk"))
     return True
+
+
+def _print(console: Console, thing: object) -> None:
+    console.print(str(thing), markup=False, highlight=False, soft_wrap=True)
 
 
 def make_model(target: str, shape: str) -> tuple[nn.Module, Any]:
