@@ -18,8 +18,8 @@ from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
 
 if TYPE_CHECKING:
-    from tangentlab.engine.rows import Rows
     from tangentlab.engine.hessian import LossHessian
+    from tangentlab.engine.rows import Rows
 
 
 class DiagBlock(Block):
