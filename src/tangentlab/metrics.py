@@ -13,17 +13,20 @@ Arguments that all of them share:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tangentlab.engine.batches import Batches
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.likelihood import Likelihood, likelihood_of
 from tangentlab.engine.memory import memory_limit
 from tangentlab.engine.network import Forward, Network, OutputFunction
 from tangentlab.engine.rows import Empirical, Exact, LossFunction, MonteCarlo, Rows, Unweighted, Weighting
+from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.tangent_kernel import tangent_kernel
 from tangentlab.errors import InputError
 from tangentlab.objects.fmat import FMat, FMatDense
@@ -79,7 +82,9 @@ def FIM_MonteCarlo(
     `labels` shares the draws of another matrix (`F.labels`, or one tensor (samples, examples, ...)); `generator` seeds them.
     `trials` is another name of `samples`.
     """
-    weighting = MonteCarlo(likelihood_of(_one_of(likelihood, variant)), trials or samples, generator, labels)
+    weighting = MonteCarlo(
+        likelihood_of(_one_of(likelihood, variant)), samples if trials is None else trials, generator, labels
+    )
     network = Network.of(model, layers, forward, function)
     result = build_matrix(representation, network, loader, weighting, n_output, progress, ordered=labels is not None)
     result.labels = weighting.labels  # type: ignore[attr-defined]
@@ -130,16 +135,20 @@ def NTK(
 
     `loader2` gives the cross kernel k(loader, loader2). `outputs`: "all", "trace" (sum over outputs, one "output" left) or
     the index of one output. `per_layer` returns the kernel of every layer; their sum is the kernel. `center` is None,
-    "per_output" or "global". `function=lambda out, batch: out[:, 1] - out[:, 0]` gives the kernel of a scalar function.
+    "per_output" or "global", by the means over the kernel's own rows and columns. `function=lambda out, batch: out[:, 1] - out[:, 0]` gives the kernel of a scalar function.
     The order of examples matters, so a shuffling DataLoader is refused. No Jacobian is built.
     `representation` is FMatDense, or FMatImplicit for kernel-vector products that store nothing. `memory` is the budget in
     bytes for this call; `tangentlab.plan(model, x, n)` tells beforehand what it will cost.
     """
     network = Network.of(model, layers, forward, function)
-    if not (outputs in ("all", "trace") or isinstance(outputs, int)):
+    if not (outputs in ("all", "trace") or isinstance(outputs, int)) or isinstance(outputs, bool):
         raise InputError(f"outputs must be 'all', 'trace' or the index of one output, not {outputs!r}.")
+    if center not in (None, "per_output", "global"):
+        raise InputError(f"center must be None, 'per_output' or 'global', not {center!r}.")
+    loader = list(loader) if isinstance(loader, Iterator) else loader
+    _check_outputs(network, Batches(loader, ordered=True), n_output)
     if representation is FMatImplicit:
-        return _implicit_kernel(network, loader, loader2, outputs, per_layer, center, n_output, progress)
+        return _implicit_kernel(network, loader, loader2, outputs, per_layer, center, progress)
     if representation is not FMatDense:
         raise InputError(f"representation must be FMatDense or FMatImplicit, not {representation!r}.")
     chosen = [outputs] if isinstance(outputs, int) else None
@@ -154,8 +163,6 @@ def NTK(
             lambda group: layer_of[group.names[0]] if per_layer else "",
             progress,
         )
-    if outputs == "all":
-        _check_outputs(n_output, next(iter(kernels.values())).shape[0])
     result = {name: _finished(data, center) for name, data in kernels.items()}
     return result if per_layer else result[""]
 
@@ -170,7 +177,6 @@ def _implicit_kernel(
     outputs: str | int,
     per_layer: bool,
     center: str | None,
-    n_output: int | None,
     progress: bool | None,
 ) -> FMatImplicit | dict[str, FMatImplicit]:
     """The kernel, or one per layer, as products."""
@@ -183,8 +189,6 @@ def _implicit_kernel(
         parts = {n: replace(network, layout=LayerCollection(specs), trusted=set()) for n, specs in layers.items()}
     options: dict[str, Any] = {"trace": outputs == "trace", "center": center, "progress": progress}
     kernels = {name: FMatImplicit(part, loader, loader2, **options) for name, part in parts.items()}
-    if outputs == "all":
-        _check_outputs(n_output, next(iter(kernels.values())).outputs)
     return kernels if per_layer else kernels[""]
 
 
@@ -253,9 +257,13 @@ def _finished(data: Tensor, center: str | None) -> FMatDense:
     return kernel if center is None else kernel.center(center)
 
 
-def _check_outputs(expected: int | None, found: int | None) -> None:
-    if expected is not None and found is not None and expected != found:
-        raise InputError(f"n_output={expected}, but the model gives {found} outputs per example.")
+def _check_outputs(network: Network, batches: Batches, n_output: int | None) -> None:
+    """Refuse another number of outputs than was expected, by a forward of the first batch."""
+    if n_output is not None:
+        with torch.no_grad(), untouched(network.model):
+            found = network(next(iter(batches)))[0].numel()
+        if found != n_output:
+            raise InputError(f"n_output={n_output}, but the model gives {found} outputs per example.")
 
 
 def build_matrix(
@@ -271,7 +279,5 @@ def build_matrix(
     if not hasattr(representation, "from_rows"):
         raise InputError(f"representation must be a class such as PMatKFAC or PMatDense, not {representation!r}.")
     rows = Rows(network, loader, weighting, ordered=ordered, progress=progress)
-    if n_output is not None:
-        with torch.no_grad():
-            _check_outputs(n_output, network(next(iter(rows.batches)))[0].numel())
+    _check_outputs(network, rows.batches, n_output)
     return representation.from_rows(rows)

@@ -89,6 +89,8 @@ class VectorAlgebra(ABC):
 
     def dot(self, other: Self) -> Tensor:
         """Inner product over the last axis; a scalar for single vectors."""
+        if not isinstance(other, type(self)):
+            raise InputError(f"The inner product is with another {type(self).__name__}, not a {type(other).__name__}.")
         self._require_same_space(other)
         return (self.flat * other.flat).sum(-1)
 

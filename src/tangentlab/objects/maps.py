@@ -37,8 +37,13 @@ class PushForward(ABC):
         return self.mv(v)
 
     def _check(self, v: PVector) -> None:
+        if not isinstance(v, PVector):
+            raise InputError(f"A Jacobian maps PVectors, not a {type(v).__name__}; its transpose J.T maps FVectors.")
         if v.layout != self.layout:
             raise InputError(f"The vector belongs to other parameters: {v.layout!r}, the Jacobian to {self.layout!r}.")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(d = {self.layout.numel:,})"
 
 
 class PullBack(ABC):
@@ -52,6 +57,14 @@ class PullBack(ABC):
 
     def __matmul__(self, u: FVector) -> PVector:
         return self.mv(u)
+
+    @staticmethod
+    def _check(u: FVector) -> None:
+        if not isinstance(u, FVector):
+            raise InputError(f"A transposed Jacobian maps FVectors, not a {type(u).__name__}; J maps PVectors.")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(d = {self.layout.numel:,})"
 
 
 class PushForwardDense(PushForward):
@@ -125,9 +138,13 @@ class PullBackDense(PullBack):
 
     def mv(self, u: FVector) -> PVector:
         """Contract with the data."""
+        self._check(u)
         if u.shape != tuple(self.data.shape[:2]):
             raise InputError(f"(outputs, examples) = {tuple(self.data.shape[:2])} are expected, not {u.shape}.")
         return PVector(self.layout, torch.einsum("cnd,...cn->...d", self.data, u.data))
+
+    def __repr__(self) -> str:
+        return f"PullBackDense(outputs, examples, d = {tuple(self.data.shape)})"
 
 
 class _ImplicitMap:
@@ -180,6 +197,7 @@ class PullBackImplicit(_ImplicitMap, PullBack):
 
     def mv(self, u: FVector) -> PVector:
         """PVector, a batch of them for a batch of FVectors."""
+        self._check(u)
         cotangents = u.to_outputs().reshape(-1, u.shape[1], u.shape[0])
         totals: Any = 0
         start = 0

@@ -105,14 +105,19 @@ class PVector(VectorAlgebra):
     @torch.no_grad()
     def add_to_model(self, model: nn.Module) -> None:
         """parameter += this, in place."""
-        for name, parameter in self.layout.parameters(model).items():
+        for name, parameter in self._single_parts(model).items():
             parameter.add_(self[name].to(parameter))
 
     @torch.no_grad()
     def copy_to_model(self, model: nn.Module) -> None:
         """parameter = this, in place."""
-        for name, parameter in self.layout.parameters(model).items():
+        for name, parameter in self._single_parts(model).items():
             parameter.copy_(self[name])
+
+    def _single_parts(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        if self.flat.ndim != 1:
+            raise InputError(f"Only a single vector fits a model, this is a batch of shape {tuple(self.flat.shape)}.")
+        return self.layout.parameters(model)
 
     def restrict(self, layout: LayerCollection) -> PVector:
         """The part of the vector that lies in a smaller collection."""
@@ -139,8 +144,12 @@ def _checked_parts(layout: LayerCollection, values: Mapping[str, Tensor]) -> dic
     if missing:
         raise InputError(f"No values for {', '.join(missing)}.")
     parts = {name: values[name] for name in layout.names}
+    batches = set()
     for name, part in parts.items():
         shape = layout.shapes[name]
-        if tuple(part.shape[part.ndim - len(shape) :]) != shape:
+        if part.ndim < len(shape) or tuple(part.shape[part.ndim - len(shape) :]) != shape:
             raise InputError(f"{name} has shape {shape}, its values have shape {tuple(part.shape)}.")
+        batches.add(tuple(part.shape[: part.ndim - len(shape)]))
+    if len(batches) > 1:
+        raise InputError(f"All parts need the same leading axes, these have {sorted(batches)}.")
     return parts
