@@ -80,3 +80,10 @@ def test_nothing_of_the_model_or_of_the_process_has_changed(one: Animal) -> None
     coverage(model, batch, forward=one.forward)
     check(model, batch, forward=one.forward)
     assert model_state(model) == before
+
+
+@each_animal
+def test_callers_inside_no_grad_get_the_same_rows(one: Animal) -> None:
+    with torch.no_grad():
+        rows, truth = engine_rows(one, torch.float64)
+    assert relative_error(rows, truth) < 1e-10

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from tangentlab.engine.capture import gradients
 from tangentlab.engine.layout import LayerCollection
-from tangentlab.engine.network import Forward, Network, OutputFunction, grad_mode, require_finite
+from tangentlab.engine.network import Forward, Network, OutputFunction, grad_mode, require_finite, require_module
 from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.sweep import Engine
 from tangentlab.errors import NumericsError
@@ -101,6 +101,7 @@ def check(
     Raises NumericsError with the parameters at fault if they disagree by more than `tolerance` relative to the largest
     gradient of the group (or to a thousandth of the largest of all, for groups whose gradients cancel to nothing).
     """
+    require_module(model)
     double = _copy(model).double()
     x = tree_map(_double, dict(x) if isinstance(x, Mapping) else x)
     layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
@@ -115,7 +116,8 @@ def check(
     with grad_mode(), untouched(double):
         outputs = network(x)
     for n in range(sweep.examples):
-        truth = _plain_gradients(outputs[n], network.parameters(), cotangents[:, n])
+        with grad_mode():
+            truth = _plain_gradients(outputs[n], network.parameters(), cotangents[:, n])
         for group, factor in factors.items():
             rows = factor.take_examples(n, n + 1).rows()[:, 0]
             true = torch.cat([truth[name] for name in group.names], 1)

@@ -43,8 +43,7 @@ class Network:
         function: OutputFunction | None = None,
     ) -> Network:
         """Build and check: the mode of the model must make the outputs a deterministic function of each example."""
-        if not isinstance(model, nn.Module):
-            raise InputError(f"A torch.nn.Module is expected as the model, got {type(model).__name__}.")
+        require_module(model)
         layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
         _require_trainable(layout.parameters(model))
         refuse_modes(model)
@@ -74,6 +73,12 @@ class Network:
                 f"The output is empty, of shape {tuple(output.shape)}: a batch needs at least one example."
             )
         return output[:, None] if output.ndim == 1 else output
+
+
+def require_module(model: Any) -> None:
+    """Refuse functions and other things that are no modules."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"A torch.nn.Module is expected as the model, got {type(model).__name__}.")
 
 
 def _main_tensor(output: Any) -> Tensor:

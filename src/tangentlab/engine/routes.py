@@ -18,7 +18,7 @@ from tangentlab.engine.batches import take_examples
 from tangentlab.engine.capture import Call, Captured, capture, output_gradients
 from tangentlab.engine.graph import GraphFacts, leaves_of_call, read_graph
 from tangentlab.engine.groups import Group, Site
-from tangentlab.engine.network import Network
+from tangentlab.engine.network import Network, require_finite
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import ModelError
 from tangentlab.layers.conv import expected_ndim
@@ -183,7 +183,10 @@ def _halves(captured: Captured, calls: list[Call]) -> list[Tensor]:
     weights = torch.rand_like(captured.outputs) + 0.5
     cotangents = torch.stack([weights, weights])
     cotangents[0, half:], cotangents[1, :half] = 0, 0
-    return output_gradients(captured.outputs, calls, cotangents)
+    grads = output_gradients(captured.outputs, calls, cotangents)
+    for grad in grads:
+        require_finite(grad, "The gradients at the layers of the model")
+    return grads
 
 
 def _arrivals(grad: Tensor, axis: int) -> tuple[bool, bool]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from tangentlab.engine.capture import capture, output_gradients
 from tangentlab.engine.fallback import Verdicts, fallback_rows
 from tangentlab.engine.groups import Group, parameter_groups
-from tangentlab.engine.network import Network
+from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.routes import WHOLE, Route, Router, Use
 from tangentlab.engine.snapshot import untouched
 from tangentlab.layers import OuterSum, concatenate
@@ -64,7 +64,7 @@ class Sweep:
         cotangents = cotangents.reshape(cotangents.shape[0], *self.outputs.shape).to(self.outputs.dtype)
         routes = [route for route in self.routes if only is None or route.group in only]
         uses = {id(use.call): use for route in routes for use in route.uses}
-        with untouched(self.engine.network.model):  # activation checkpointing runs the forward again
+        with grad_mode(), untouched(self.engine.network.model):  # activation checkpointing runs the forward again
             grads = output_gradients(self.outputs, [use.call for use in uses.values()], cotangents)
             rows = self._fallback(cotangents, routes)
         by_call = dict(zip(uses, grads, strict=True))
