@@ -135,10 +135,10 @@ def NTK(
 
     `loader2` gives the cross kernel k(loader, loader2). `outputs`: "all", "trace" (sum over outputs, one "output" left) or
     the index of one output. `per_layer` returns the kernel of every layer; their sum is the kernel. `center` is None,
-    "per_output" or "global", by the means over the kernel's own rows and columns. `function=lambda out, batch: out[:, 1] - out[:, 0]` gives the kernel of a scalar function.
-    The order of examples matters, so a shuffling DataLoader is refused. No Jacobian is built.
-    `representation` is FMatDense, or FMatImplicit for kernel-vector products that store nothing. `memory` is the budget in
-    bytes for this call; `tangentlab.plan(model, x, n)` tells beforehand what it will cost.
+    "per_output" or "global", by the means over the kernel's own rows and columns. A scalar function of the outputs has its
+    kernel by `function=lambda out, batch: out[:, 1] - out[:, 0]`. The order of examples matters, so a
+    shuffling DataLoader is refused. No Jacobian is built. `representation` is FMatDense, or FMatImplicit for kernel-vector
+    products that store nothing. `memory` is the budget in bytes for this call; `tangentlab.plan(model, x, n)` tells beforehand what it will cost.
     """
     network = Network.of(model, layers, forward, function)
     if not (outputs in ("all", "trace") or isinstance(outputs, int)) or isinstance(outputs, bool):
