@@ -35,6 +35,7 @@ class Contender:
         logs.mkdir(exist_ok=True)
         self._log: Path = logs / f"{system}.log"
         with self._log.open("a") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 [python, "-m", f"benchmarks.workers.{SYSTEMS[system].worker}"],
                 stdin=subprocess.PIPE,
@@ -97,5 +98,6 @@ class Contender:
         code = self._process.wait()
         if code == -9:
             return "killed (out of memory?)"
-        last = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()][-1:]
+        said = self._log.read_bytes()[self._log_start :].decode(errors="replace")
+        last = [line for line in said.splitlines() if line.strip()][-1:]
         return f"ended with code {code}: {' '.join(last)[:200]}"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 KIND_TITLES = {
     "ntk": "NTK",
@@ -94,13 +97,23 @@ def tiny(job: Job) -> Job:
     return replace(job, n=TINY_N[job.net], options={**TINY_NETS[job.net], **outputs})
 
 
-def select(names: str, is_tiny: bool = False) -> list[Job]:
-    """Jobs by comma-separated names or prefixes (`ntk` selects all kernels); `all` is the whole catalogue."""
-    chosen: list[Job] = []
+def pick(names: str, catalogue: Mapping[str, T]) -> list[T]:
+    """Entries by comma-separated names or prefixes (`ntk` picks all kernels); `all` is the whole catalogue.
+
+    Raises:
+        ValueError: a name fits nothing; the message lists what there is.
+    """
+    chosen: dict[str, T] = {}
     for name in [part.strip() for part in names.split(",") if part.strip()]:
-        matches = [job for job in JOBS.values() if name == "all" or job.name == name]
-        matches = matches or [job for job in JOBS.values() if job.name.startswith(f"{name}_")]
+        matches = [key for key in catalogue if name in ("all", key)]
+        matches = matches or [key for key in catalogue if key.startswith(f"{name}_")]
         if not matches:
-            raise ValueError(f"no job {name!r}; there are: {', '.join(JOBS)}")
-        chosen += [job for job in matches if job not in chosen]
+            raise ValueError(f"no job {name!r}; there are: {', '.join(catalogue)}")
+        chosen |= {key: catalogue[key] for key in matches}
+    return list(chosen.values())
+
+
+def select(names: str, is_tiny: bool = False) -> list[Job]:
+    """The picked jobs of the catalogue, at full or at tiny size."""
+    chosen = pick(names, JOBS)
     return [tiny(job) for job in chosen] if is_tiny else chosen

@@ -115,6 +115,13 @@ def print_disagreements(results: dict[str, Any], console: Console) -> bool:
         for system in record["systems"].values()
         if system.get("agrees") is False
     ]
+    wrong += [
+        f"{name}, {axis}: {system} differs"
+        for name, record in results.get("scaling", {}).items()
+        for axis, lines in record["axes"].items()
+        for system, line in lines.items()
+        if not line["agrees"]
+    ]
     for line in wrong:
         console.print(f"[bold red]{line}[/]", highlight=False)
     return not wrong

@@ -80,17 +80,18 @@ def main(
     """Run the benchmark (see HELP)."""
     console = Console()
     try:
-        chosen, names = jobs.select(job_names, tiny), systems.select(system_names)
+        chosen = scaling.studies(job_names, tiny) if scale else jobs.select(job_names, tiny)
+        names = systems.select(system_names)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    whole = job_names == "all" and system_names == "all"
-    base = "tiny" if tiny else "bench"
-    name = name or (("scaling" if not tiny else "scaling-tiny") if scale else base if whole else f"{base}-part")
+    parts = ["scaling" if scale else "bench", "tiny" if tiny else ""]
+    parts.append("" if job_names == "all" and system_names == "all" else "part")
+    name = name or "-".join(filter(None, parts))
     settings = arena.Settings(threads, reps, budget, timeout)
     results = report.start(name, settings, tiny)
     pythons = _pythons(names, results, console)
     if scale:
-        scaling.run(pythons, settings, results, console, tiny)
+        scaling.run(chosen, pythons, settings, results, console)
         scaling.draw(results)
     else:
         _run_jobs(chosen, pythons, settings, results, console)

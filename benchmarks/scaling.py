@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.table import Table
 from benchmarks import report
 from benchmarks.arena import Settings, measure
 from benchmarks.contender import Contender
-from benchmarks.jobs import TINY_NETS, Job
+from benchmarks.jobs import TINY_NETS, Job, pick
 from benchmarks.systems import SYSTEMS, contenders
 
 # A system whose call takes longer than this gets no larger size of the same axis.
@@ -38,8 +39,8 @@ class Study:
         return [(value, replace(self.base, options={**options, axis: value})) for value in getattr(self, axis)]
 
 
-def studies(tiny: bool = False) -> list[Study]:
-    """Every kind of work on the MLP; the kernel and the factors also on a ResNet18."""
+def studies(names: str = "all", tiny: bool = False) -> list[Study]:
+    """Every kind of work on the MLP, the kernel and the factors also on a ResNet18; `names` picks as for jobs."""
     mlp_axes = {"n": (32, 64, 128, 256), "outputs": (2, 4, 8, 16), "width": (256, 512, 1024, 2048)}
     resnet_axes = {"n": (4, 8, 16, 32), "outputs": (1, 2, 4, 8), "width": (8, 16, 32, 64)}
     found = []
@@ -48,7 +49,8 @@ def studies(tiny: bool = False) -> list[Study]:
         found.append(Study(base, **mlp_axes))
     for kind in ("ntk", "kfac", "ekfac"):
         found.append(Study(Job(f"{kind}_resnet18", kind, "resnet18", 8, {"width": 16, "outputs": 4}), **resnet_axes))
-    return [_tiny(study) for study in found] if tiny else found
+    chosen = pick(names, {study.base.name: study for study in found})
+    return [_tiny(study) for study in chosen] if tiny else chosen
 
 
 def _tiny(study: Study) -> Study:
@@ -83,11 +85,11 @@ def _axis(study: Study, axis: str, contestants: dict[str, Contender], settings: 
     return {name: {**line, "slope": slope(line["sizes"], line["times"])} for name, line in measured.items()}
 
 
-def run(pythons: dict[str, str], settings: Settings, results: dict, console: Console, tiny: bool) -> None:
-    """Measure all studies into `results['scaling']`; one process per system and study, alternating at every size."""
+def run(chosen: list[Study], pythons: dict[str, str], settings: Settings, results: dict, console: Console) -> None:
+    """Measure the chosen studies into `results['scaling']`; one process per system and study, alternating at every size."""
     settings = replace(settings, budget=min(settings.budget, PATIENCE))
     results["scaling"] = {}
-    for study in studies(tiny):
+    for study in chosen:
         names = contenders(study.base, list(pythons))
         with ExitStack() as stack:
             contestants = {
@@ -123,13 +125,16 @@ def draw(results: dict[str, Any]) -> list[Path]:
     axes_names = ("n", "outputs", "width")
     records = results["scaling"]
     figure, grid = plt.subplots(len(records), 3, figsize=(13, 2.6 * len(records)), squeeze=False)
-    styles = {name: f"C{index}" for index, name in enumerate(n for n in SYSTEMS if n != "tangentlab")}
+    palette = [f"C{index}" for index in range(10) if index != 3]
+    colors = {**dict(zip((name for name in SYSTEMS if name != "tangentlab"), cycle(palette))), "tangentlab": chart.OWN}
     for row, (name, record) in zip(grid, records.items()):
         for panel, axis in zip(row, axes_names):
             for system, line in record["axes"][axis].items():
-                color = chart.OWN if system == "tangentlab" else styles[system]
                 label = SYSTEMS[system].label + ("" if line["slope"] is None else f" ({line['slope']:.2f})")
-                panel.loglog(line["sizes"], line["times"], "o-", markersize=3, color=color, label=label, linewidth=1.2)
+                width = 2.2 if system == "tangentlab" else 1.1
+                panel.loglog(
+                    line["sizes"], line["times"], "o-", markersize=3, color=colors[system], label=label, linewidth=width
+                )
             sizes = sorted({size for line in record["axes"][axis].values() for size in line["sizes"]})
             panel.set_xticks(sizes, [str(size) for size in sizes])
             panel.minorticks_off()

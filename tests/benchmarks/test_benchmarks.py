@@ -78,6 +78,13 @@ def test_the_limit_counts_operations_at_the_rate_of_the_same_job():
     assert limit["met"] is True
 
 
+def test_scaling_studies_vary_one_axis_at_a_time():
+    study = scaling.studies("fvp")[0]
+    assert study.base.name == "fvp_mlp"
+    widths = [(size, job.n, job.options["width"], job.options["outputs"]) for size, job in study.points("width")]
+    assert all(size == width and (n, outputs) == (64, 8) for size, n, width, outputs in widths)
+
+
 def test_the_slope_of_a_power_law_is_its_exponent():
     assert scaling.slope([1, 2, 4], [3.0, 12.0, 48.0]) == pytest.approx(2.0)
 
