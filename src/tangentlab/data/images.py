@@ -1,4 +1,4 @@
-"""The image data sets: digits (embedded), MNIST, KMNIST, Fashion-MNIST, CIFAR-10."""
+"""The image data sets: digits (embedded), MNIST, KMNIST, Fashion-MNIST, CIFAR-10, TinyImageNet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tangentlab.data.dataset import Dataset
 from tangentlab.data.formats import IDX_IMAGES, IDX_LABELS, Bytes, check_labels, read_cifar, read_idx
 from tangentlab.data.online import OnlineSource, fetch
 from tangentlab.data.places import Search, cache_folder, existing, online_allowed
+from tangentlab.data.tiny_imagenet import CLASSES_FILE, read_tiny_imagenet
 from tangentlab.errors import DataFileError, InputError
+
+STAND_IN_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class ImageSet:
     test: int
     folders: tuple[str, ...] = ()
     online: OnlineSource | None = None
+    classes: int = 10
 
 
 IMAGE_SETS: dict[str, ImageSet] = {
@@ -45,6 +49,7 @@ IMAGE_SETS: dict[str, ImageSet] = {
     "cifar10": ImageSet(
         (3, 32, 32), 50000, 10000, ("cifar10", "cifar-10-batches-bin"), OnlineSource("CIFAR_10", 50000, 60000, 3072)
     ),
+    "tiny-imagenet": ImageSet((3, 64, 64), 100000, 10000, ("tiny-imagenet-200", "tiny-imagenet"), classes=200),
 }
 
 
@@ -83,16 +88,20 @@ def known_set(name: str) -> ImageSet:
 
 
 def stand_in(name: str, split: str = "train", *, count: int | None = None, seed: int = 0) -> Dataset:
-    """Uniform noise and random labels in the shape of a data set, for trying a program where the data are absent."""
+    """Uniform noise and random labels in the shape of a data set, for trying a program where the data are absent.
+
+    As many images as the set has, or ``count``, or what a gigabyte holds.
+    """
     known = known_set(name)
     total = count if count is not None else (known.train if split == "train" else known.test)
+    total = min(total, STAND_IN_BYTES // (4 * int(np.prod(known.shape))))
     generator = torch.Generator().manual_seed(seed)
     return Dataset(
         torch.rand(total, *known.shape, generator=generator),
-        torch.randint(10, (total,), generator=generator),
+        torch.randint(known.classes, (total,), generator=generator),
         name,
         split,
-        classes=10,
+        classes=known.classes,
         note=f"{name} was absent: noise of the same shape stands in for it",
         stand_in=True,
     )
@@ -113,11 +122,14 @@ def _as_dataset(name: str, split: str, images: Bytes, labels: Bytes, note: str) 
     pictures = torch.from_numpy(images.astype(np.float32)).div_(255)
     if pictures.dim() == 3:
         pictures = pictures.unsqueeze(1)
-    return Dataset(pictures, torch.from_numpy(labels.astype(np.int64)), name, split, classes=10, note=note)
+    targets = torch.from_numpy(labels.astype(np.int64))
+    return Dataset(pictures, targets, name, split, classes=IMAGE_SETS[name].classes, note=note)
 
 
 def _read(search: Search, split: str) -> tuple[Bytes, Bytes, str] | None:
     """Images, labels and a note from files that exist, or None when they are in no place."""
+    if search.name == "tiny-imagenet":
+        return _read_tiny_imagenet(search, split)
     return _read_cifar(search, split) if search.name == "cifar10" else _read_idx(search, split)
 
 
@@ -126,7 +138,8 @@ def _fetched(
 ) -> tuple[Bytes, Bytes, str]:
     """Fetch into the cache and read from there, or raise the error that says where was looked."""
     if search.path is not None or known.online is None or not online_allowed(download):
-        why = "not tried, an explicit path was given" if search.path is not None else "not tried, it is switched off"
+        switched_off = "not tried, it is switched off" if known.online else "not possible for this data set"
+        why = "not tried, an explicit path was given" if search.path is not None else switched_off
         raise search.missing(_names(search.name, split), why)
     folder = cache_folder() / search.name
     try:
@@ -141,6 +154,8 @@ def _fetched(
 
 def _names(name: str, split: str) -> tuple[str, ...]:
     """The file names that must exist for a split."""
+    if name == "tiny-imagenet":
+        return (CLASSES_FILE,)
     if name == "cifar10":
         return ("data_batch_1.bin",) if split == "train" else ("test_batch.bin",)
     prefix = "train" if split == "train" else "t10k"
@@ -178,6 +193,14 @@ def _read_cifar(search: Search, split: str) -> tuple[Bytes, Bytes, str] | None:
     batches = [read_cifar(file) for file in files]
     images = np.concatenate([images for images, _ in batches])
     labels = np.concatenate([labels for _, labels in batches])
+    return images, labels, _shortage(search.name, split, len(images))
+
+
+def _read_tiny_imagenet(search: Search, split: str) -> tuple[Bytes, Bytes, str] | None:
+    files = search.find(_names(search.name, split))
+    if files is None:
+        return None
+    images, labels = read_tiny_imagenet(files[0].parent, split)
     return images, labels, _shortage(search.name, split, len(images))
 
 
