@@ -23,7 +23,6 @@ from tangentlab.objects.pmat.ekfac import EigenBlock
 from tangentlab.objects.pmat.kfac import KronBlock, MatrixForm
 from tangentlab.optim.channel_side import ChannelSide
 from tangentlab.optim.damping import balance, damped
-from tangentlab.optim.distributed import Processes
 from tangentlab.optim.lookup import LookupSum
 from tangentlab.optim.sides import DenseSide, Side
 from tangentlab.optim.sums import Sample
@@ -80,6 +79,7 @@ class Block:
         self.left, self.right, self.gradients = left, right, gradients
         self.dtype = torch.promote_types(parameters[0].dtype, torch.float32)
         self.scale: Tensor | None = None
+        self.flattened = False  # whether positions had to count as examples
         self.kept: list[Sample] = []
         self.clear()
 
@@ -155,34 +155,36 @@ class Block:
             total += (one if of_factors <= of_gradient else self.rotate(one)).square_().sum(0)
         return total
 
-    def update_factors(self, gain: float, examples: float, decay: float, processes: Processes) -> None:
-        """Running averages of A = 1/N sum a a^T and B = 1/(N T) sum g g^T, over all processes.
-
-        Args:
-            gain: from the gradients that were seen to per-example gradients (undoes the mean of the loss).
-            examples: N over all processes.
-        """
-        if not self.options.factors:
-            return
+    def factor_sums(self, gain: float) -> list[Tensor]:
+        """This step's sums of a a^T and g g^T, the gradients made per-example ones by the gain."""
         left, right = self._sum("left"), self._sum("right")
         (left if self.gradients == "left" else right).mul_(gain**2)
-        processes.sum_(left, right)
-        rows = processes.total(float(self.rows))
-        if rows == 0:
-            return
+        return [left, right]
+
+    def update_factors(self, examples: float, rows: float, decay: float) -> None:
+        """Running averages of A = 1/N sum a a^T and B = 1/(N T) sum g g^T.
+
+        Args:
+            examples: N over all processes.
+            rows: N T, likewise; 1/(N T) is 1/N for the mean over positions of "reduce".
+            decay: weight of the old ones.
+        """
         by = {"left": (rows, examples), "right": (examples, rows)}[self.gradients]
-        self.left.absorb(left / by[0], decay)
-        self.right.absorb(right / by[1], decay)
+        self.left.absorb(self._sum("left") / by[0], decay)
+        self.right.absorb(self._sum("right") / by[1], decay)
         if isinstance(self.right, ChannelSide):
             self.right.absorb_ones(rows / examples, decay)
 
-    def update_scale(self, gain: float, examples: float, decay: float, processes: Processes) -> None:
-        """s* <- decay s* + (1 - decay) 1/N sum of squares; with what was kept for the new basis."""
+    def square_sums(self, gain: float) -> Tensor:
+        """This step's sum of squares, with what was kept for the new basis."""
         self.add_squares(self.kept)
-        squares = self._sum("squares").mul_(gain**2 / examples)
-        processes.sum_(squares)
+        self.kept = []
+        return self._sum("squares").mul_(gain**2)
+
+    def update_scale(self, examples: float, decay: float) -> None:
+        """s* <- decay s* + (1 - decay) 1/N sum of squares."""
+        squares = self._sums.pop("squares") / examples
         self.scale = squares if self.scale is None or decay == 0 else self.scale.lerp_(squares, 1 - decay)
-        self._sums.pop("squares")
 
     def collected_is_finite(self) -> bool:
         """Whether all sums of this step are."""

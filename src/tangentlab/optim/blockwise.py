@@ -88,6 +88,8 @@ class BlockPreconditioner(Preconditioner):
             return "its gradient is sparse"
         if len({_gradient_side(module) for module in modules}) > 1:
             return "tied between layers whose inputs and outputs meet on the same side (embedding and output layer)"
+        if len({getattr(module, "groups", 1) for module in modules}) > 1:
+            return "tied between layers that see it as matrices of different shapes"
         size = sum(self.parameters[name].numel() for name in group.names)
         if self.block_options.rowwise and size > self.block_limit:
             raise InputError(
@@ -133,6 +135,7 @@ class BlockPreconditioner(Preconditioner):
         per_example, factors = self.block_options.scale == "per_example", self._measures_factors(self.steps)
         for group, found in samples.items():
             block = self.blocks[group]
+            block.flattened |= any(sample.examples != examples for sample in found)
             new_basis = self._is_refresh(self.steps) or not block.based
             block.collect(
                 found, factors=factors or not block.based, squares=per_example, keep=per_example and new_basis
@@ -148,7 +151,8 @@ class BlockPreconditioner(Preconditioner):
     def _present(self) -> list[Block]:
         """Blocks of which this step has seen something, in any process."""
         blocks = [self.blocks[group] for group in self.groups]
-        return [block for block in blocks if self.processes.total(float(block.seen)) > 0]
+        seen = self.processes.totals([float(block.seen) for block in blocks])
+        return [block for block, times in zip(blocks, seen, strict=True) if times > 0]
 
     def _update(self, gain: float, examples: float) -> None:
         if self.order == "update first" or self.steps == 0:
@@ -173,9 +177,13 @@ class BlockPreconditioner(Preconditioner):
             self._rescale(present, gain, examples)
 
     def _measure(self, blocks: Sequence[Block], gain: float, examples: float) -> None:
+        if not self.block_options.factors or not blocks:
+            return
         decay = value_at(self.factor_decay, self.steps)
-        for block in blocks:
-            block.update_factors(gain, examples, decay, self.processes)
+        self.processes.sum_(*(total for block in blocks for total in block.factor_sums(gain)))
+        counts = self.processes.totals([float(block.rows) for block in blocks])
+        for block, rows in zip(blocks, counts, strict=True):
+            block.update_factors(examples, rows, decay)
 
     def _refresh(self, blocks: Sequence[Block]) -> None:
         if not blocks:
@@ -193,8 +201,9 @@ class BlockPreconditioner(Preconditioner):
 
     def _rescale(self, blocks: Sequence[Block], gain: float, examples: float) -> None:
         decay = value_at(self.scale_decay, self.steps)
+        self.processes.sum_(*(block.square_sums(gain) for block in blocks))
         for block in blocks:
-            block.update_scale(gain, examples, decay, self.processes)
+            block.update_scale(examples, decay)
 
     def _natural(self, gradients: Gradients, weight: float) -> Gradients:
         decay, epsilon = value_at(self.scale_decay, self.steps), self.epsilon
@@ -243,6 +252,7 @@ class BlockPreconditioner(Preconditioner):
             for side in (block.left, block.right)
         ]
         what = f"{rows} x {columns + block.form.bias} ({sides[0]} x {sides[1]})"
+        what += ", positions count as examples" if block.flattened else ""
         return what if groups == 1 else f"{groups} groups of {what}"
 
     def _state(self) -> dict[str, Any]:

@@ -26,22 +26,27 @@ class Processes:
         self.rank = dist.get_rank(group) if group is not None else 0
 
     def sum_(self, *tensors: Tensor) -> None:
-        """Replace every tensor by its sum over the processes."""
-        if self.size > 1:
-            for tensor in tensors:
-                dist.all_reduce(tensor, group=self.group)
-
-    def total(self, number: float) -> float:
-        """Sum of a number over the processes."""
+        """Replace every tensor by its sum over the processes: one collective per dtype."""
         if self.size == 1:
-            return number
-        tensor = torch.tensor([number], dtype=torch.float64, device=self.device)
+            return
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            own = [tensor for tensor in tensors if tensor.dtype == dtype]
+            flat = torch.cat([tensor.flatten() for tensor in own])
+            dist.all_reduce(flat, group=self.group)
+            for tensor, total in zip(own, flat.split([tensor.numel() for tensor in own]), strict=True):
+                tensor.copy_(total.reshape(tensor.shape))
+
+    def totals(self, numbers: Sequence[float]) -> list[float]:
+        """Sums of numbers over the processes."""
+        if self.size == 1:
+            return list(numbers)
+        tensor = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor, group=self.group)
-        return float(tensor)
+        return [float(total) for total in tensor]
 
     def all_agree(self, flag: bool) -> bool:
         """Whether the flag is true in every process."""
-        return self.total(float(not flag)) == 0.0
+        return self.totals([float(not flag)]) == [0.0]
 
     def share(
         self, jobs: Sequence[Any], work: Callable[[Sequence[Any]], list[Any]], tensors: Callable[[Any], list[Tensor]]

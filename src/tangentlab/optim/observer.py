@@ -109,7 +109,8 @@ class Observer:
         self._handles.append(self.model.register_forward_pre_hook(start, with_kwargs=True))
         for found in self.sites.values():
             hook = self._observing(self._recorder(found))
-            self._handles.append(found[0][1].module.register_forward_hook(hook, with_kwargs=True))
+            module = found[0][1].module
+            self._handles.append(module.register_forward_hook(hook, with_kwargs=True, prepend=True))
         if self.after_pass is not None:
             self._handles.append(self.model.register_forward_hook(end))
 

@@ -180,12 +180,11 @@ class Preconditioner(ABC):
                 if group in self.passed:
                     continue
                 dtype = torch.promote_types(self.parameters[group.names[0]].dtype, torch.float32)
-                samples[group] = samples_of(
-                    self.observer.uses(calls, seen.examples, dtype, drawn=not self.curvature.from_loss)
-                )
+                uses = self.observer.uses(calls, seen.examples, dtype, drawn=not self.curvature.from_loss)
+                samples[group] = samples_of(uses, seen.examples)
                 if group not in self.verification.done:
                     losses = self.observer.uses(calls, seen.examples, dtype, drawn=False)
-                    self.verification.add(group, samples_of(losses))
+                    self.verification.add(group, samples_of(losses, seen.examples))
             self._collect({group: found for group, found in samples.items() if found}, seen.examples)
 
     @torch.no_grad()
@@ -211,8 +210,9 @@ class Preconditioner(ABC):
         if not self._all_finite(gradients):
             return False
         if self._wants(self.steps):
-            self._pass_on(self.verification.verdicts(gradients, self.processes))
-        total = self.processes.total(examples)
+            factor = self._unscale / self.processes.size
+            self._pass_on(self.verification.verdicts(gradients, factor, self.processes))
+        (total,) = self.processes.totals([float(examples)])
         mean_gain = {"mean": float(examples), "sum": 1.0}.get(str(self.loss_reduction))
         loss_gain = float(self.loss_reduction) if mean_gain is None else mean_gain
         self._update(loss_gain * self._unscale if self.curvature.from_loss else 1.0, total)

@@ -69,27 +69,29 @@ class Sample:
         return groups * one.positions * (one.outputs * rows + columns)
 
 
-def samples_of(uses: Sequence[Use]) -> list[Sample]:
-    """Uses with equally many examples are one sample; others stand alone."""
-    by_examples: dict[int, list[Use]] = {}
-    for use in uses:
-        by_examples.setdefault(use.examples, []).append(use)
-    return [Sample(tuple(found)) for found in by_examples.values()]
+def samples_of(uses: Sequence[Use], examples: int) -> list[Sample]:
+    """Uses with all examples of the batch are one sample; calls on something else stand alone."""
+    whole = tuple(use for use in uses if use.examples == examples)
+    rest = [Sample((use,)) for use in uses if use.examples != examples]
+    return [Sample(whole), *rest] if whole else rest
 
 
 def use_of(site: Site, inputs: Tensor, grads: Tensor, examples: int, axis: int, dtype: torch.dtype) -> Use:
     """Bring one call to inputs (N, ...) and output-gradients (K, N, ...), given grads (K, *output shape).
 
-    A layer that acts on each position alone (linear, embedding, layer norm) and whose input has no axis of `examples`
-    entries at `axis` (flattened sequences, positions shared by all examples) counts every position as an example.
+    A layer that acts on each position alone (linear, embedding, layer norm) has its examples on `axis` or, if that has
+    another number of entries, on the only axis that fits. Where none does (flattened sequences, positions shared by all
+    examples, calls on single rows) every position counts as an example.
     """
     grads = grads.to(dtype)
     inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
     if site.rule.pointwise:
         features = _feature_axes(site.module)
         free = inputs.ndim - features
-        if axis < free and inputs.shape[axis] == examples:
-            return Use(site, inputs.movedim(axis, 0), grads.movedim(axis + 1, 1))
+        fitting = [place for place in range(free) if inputs.shape[place] == examples]
+        if axis in fitting or len(fitting) == 1:
+            place = axis if axis in fitting else fitting[0]
+            return Use(site, inputs.movedim(place, 0), grads.movedim(place + 1, 1))
         tail = tuple(inputs.shape[free:])
         return Use(site, inputs.reshape(-1, *tail), grads.reshape(grads.shape[0], -1, *grads.shape[1 + free :]))
     if expected_ndim(site.module) == inputs.ndim + 1:

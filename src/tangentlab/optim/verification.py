@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median_low
 
 import torch
 from torch import Tensor
@@ -12,7 +13,9 @@ from tangentlab.optim.distributed import Processes
 from tangentlab.optim.sums import Sample
 
 AGREEMENT = 0.98
-"""Cosine between the rebuilt gradient and autograd's; half precision and global clipping stay well above it."""
+"""Cosine between the rebuilt gradient and autograd's; half precision stays well above it."""
+TOLERANCE = 0.1
+"""Relative difference of their lengths."""
 
 NOT_CALLED = "its module was never called although its gradient is not zero (functional use of the weight)"
 OTHER_USE = "the calls of its module do not explain its gradient (another use of the weight, or a hook that changes it)"
@@ -41,21 +44,36 @@ class Verification:
         """Forget what was rebuilt."""
         self._rebuilt.clear()
 
-    def verdicts(self, gradients: Mapping[Group, Sequence[Tensor]], processes: Processes) -> dict[Group, str]:
-        """Reasons of the groups that fail; the others, if anything can be said of them, are done."""
-        reasons = {}
-        for group, found in gradients.items():
-            if group in self.done:
-                continue
-            flat = torch.cat([grad.flatten() for grad in found])
-            rebuilt = self._rebuilt.get(group, torch.zeros_like(flat)).to(torch.float32)
-            processes.sum_(rebuilt)
-            flat = flat.to(torch.float32)
+    def verdicts(
+        self, gradients: Mapping[Group, Sequence[Tensor]], factor: float, processes: Processes
+    ) -> dict[Group, str]:
+        """Reasons of the groups that fail; the others, if anything can be said of them, are done.
+
+        Lengths must agree too, or differ by one factor below 1 for all groups (gradients clipped by their norm).
+
+        Args:
+            gradients: of the groups, as autograd and the processes' averaging left them.
+            factor: from the rebuilt gradients, summed over processes, to these.
+        """
+        reasons, ratios = {}, {}
+        flats = {
+            group: torch.cat([grad.flatten() for grad in found]).to(torch.float32)
+            for group, found in gradients.items()
+            if group not in self.done
+        }
+        rebuilt = {g: self._rebuilt.get(g, torch.zeros_like(flat)).float() * factor for g, flat in flats.items()}
+        processes.sum_(*rebuilt.values())
+        for group, flat in flats.items():
             if not bool(flat.any()):
                 continue
-            cosine = float(torch.nn.functional.cosine_similarity(flat, rebuilt, 0))
-            if cosine < AGREEMENT:
-                reasons[group] = OTHER_USE if bool(rebuilt.any()) else NOT_CALLED
+            if float(torch.nn.functional.cosine_similarity(flat, rebuilt[group], 0)) < AGREEMENT:
+                reasons[group] = OTHER_USE if bool(rebuilt[group].any()) else NOT_CALLED
+            else:
+                ratios[group] = float(flat.norm() / rebuilt[group].norm())
+        common = min(1.0, median_low(ratios.values())) if ratios else 1.0
+        for group, ratio in ratios.items():
+            if min(abs(ratio - 1), abs(ratio / common - 1)) > TOLERANCE:
+                reasons[group] = OTHER_USE
             else:
                 self.done.add(group)
         self.clear()

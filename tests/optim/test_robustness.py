@@ -1,0 +1,209 @@
+"""Trouble on the way: non-finite gradients, failing decompositions, settings that cannot work."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tangentlab.errors import InputError, NumericsError
+from tangentlab.optim import (
+    EKFAC,
+    KFAC,
+    PRECONDITIONERS,
+    SOAP,
+    BlockDiagonal,
+    ConjugateGradient,
+    Diagonal,
+    EKFACra,
+    LevenbergMarquardt,
+    NaturalSGD,
+    make_preconditioner,
+    refresh,
+)
+from tests.optim.truth import backward, data, flat_gradient, tiny_mlp
+
+WIDE = nn.Linear(100, 50)
+
+
+def tensors(state) -> list[torch.Tensor]:
+    if isinstance(state, dict):
+        return [found for value in state.values() for found in tensors(value)]
+    return [state] if isinstance(state, torch.Tensor) else []
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("when", [0, 1])
+@pytest.mark.parametrize("variant", PRECONDITIONERS)
+def test_a_non_finite_batch_is_as_if_it_had_never_been(variant: str, when: int, bad: float) -> None:
+    runs = []
+    for poisoned in (False, True):
+        model = tiny_mlp()
+        optimizer = NaturalSGD(model, lr=0.05, preconditioner=variant, damping=0.1, **_short(variant))
+        for step in range(4):
+            x, y = data(12, 4, seed=step)
+            if poisoned and step == when:
+                spoiled = x.clone()
+                spoiled[3, 1] = bad
+                backward(model, spoiled, y)
+                before = copy.deepcopy(optimizer.preconditioner.state_dict())
+                with pytest.warns(RuntimeWarning, match="not finite"):
+                    optimizer.step()
+                after = optimizer.preconditioner.state_dict()
+                assert all(torch.equal(a, b) for a, b in zip(tensors(before), tensors(after)))
+                assert optimizer.preconditioner.skipped == 1
+            backward(model, x, y)
+            optimizer.step()
+        runs.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(*runs)
+
+
+def _short(variant: str) -> dict:
+    return {"period": 2} if variant in ("kfac", "ekfac", "ekfac-ra") else {}
+
+
+def test_statistics_that_overflow_while_gradients_do_not_are_skipped_too() -> None:
+    model = tiny_mlp(dtype=torch.float32)
+    steep = lambda out: (out - out.detach()) * 1e30  # noqa: E731
+    precond = KFAC(model, curvature="monte-carlo", likelihood="regression", outputs=steep)
+    x, y = data(8, 4)
+    F.cross_entropy(model(x.float()), y).backward()
+    before = flat_gradient(model)
+    with pytest.warns(RuntimeWarning, match="statistics are not finite"):
+        assert not precond.step()
+    assert (flat_gradient(model) == before).all()
+
+
+def fail(*_, **__):
+    raise NumericsError("no algorithm gave an accurate decomposition")
+
+
+@pytest.mark.parametrize("variant", ["ekfac", "ekfac-ra"])
+def test_a_failing_eigendecomposition_keeps_the_old_basis(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_mlp()
+    precond = make_preconditioner(variant, model, period=1)
+    backward(model, *data(12, 4))
+    precond.step()
+    bases = [side.basis.clone() for block in precond.blocks.values() for side in (block.left, block.right)]
+    monkeypatch.setattr(refresh, "safe_eigh_many", fail)
+    monkeypatch.setattr(refresh, "safe_eigh", fail)
+    backward(model, *data(12, 4, seed=9))
+    with pytest.warns(RuntimeWarning, match="its basis stays as it was"):
+        assert precond.step()
+    kept = [side.basis for block in precond.blocks.values() for side in (block.left, block.right)]
+    assert all(torch.equal(a, b) for a, b in zip(bases, kept))
+    assert torch.isfinite(torch.from_numpy(flat_gradient(model))).all()
+
+
+def test_a_failing_first_eigendecomposition_leaves_a_diagonal_preconditioner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refresh, "safe_eigh_many", fail)
+    monkeypatch.setattr(refresh, "safe_eigh", fail)
+    model, twin = tiny_mlp(), tiny_mlp()
+    precond, diagonal = EKFAC(model, damping_form="plain"), Diagonal(twin)
+    backward(model, *data(12, 4))
+    backward(twin, *data(12, 4))
+    with pytest.warns(RuntimeWarning, match="identity"):
+        precond.step()
+    diagonal.step()
+    torch.testing.assert_close(torch.from_numpy(flat_gradient(model)), torch.from_numpy(flat_gradient(twin)))
+
+
+def test_singular_factors_without_damping_do_not_break_kfac() -> None:
+    model = tiny_mlp(dtype=torch.float32)
+    precond = KFAC(model, damping=0.0)
+    x, y = data(2, 4)
+    F.cross_entropy(model(x.float()), y).backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        precond.step()
+    assert torch.isfinite(torch.from_numpy(flat_gradient(model))).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EKFAC(WIDE, damping=-1.0), "damping must lie between 0"),
+        (lambda: EKFAC(WIDE, damping="small"), "damping must be a number or a function of the step"),
+        (lambda: EKFAC(WIDE, period=0), "period must be a positive whole number"),
+        (lambda: EKFAC(WIDE, period=2.5), "period must be a positive whole number"),
+        (lambda: EKFAC(WIDE, factor_decay=1.5), "factor_decay must lie between 0 and 1"),
+        (lambda: EKFAC(WIDE, damping_form="ridge"), "damping_form must be one of 'factored', 'plain'"),
+        (lambda: EKFAC(WIDE, rebase="rotate"), "rebase must be one of"),
+        (lambda: EKFAC(WIDE, refresh="lanczos"), "refresh must be one of 'eigh', 'qr'"),
+        (lambda: EKFAC(WIDE, order="last"), "order must be one of"),
+        (lambda: EKFAC(WIDE, sharing="mean"), "sharing must be one of"),
+        (lambda: EKFAC(WIDE, cutoff=-3), "cutoff must be a positive number of modes"),
+        (lambda: EKFAC(WIDE, cutoff=1.5), "cutoff must be a positive number of modes"),
+        (lambda: EKFAC(WIDE, curvature="hessian"), "curvature must be one of"),
+        (lambda: EKFAC(WIDE, curvature="exact"), "needs likelihood="),
+        (lambda: EKFAC(WIDE, curvature="exact", likelihood="poisson"), "Unknown likelihood"),
+        (lambda: EKFAC(WIDE, kl_clip=1e-3), "needs the learning rate"),
+        (lambda: EKFAC(WIDE, norm_clip=0.0), "norm_clip must lie between"),
+        (lambda: EKFAC(WIDE, loss_reduction="none"), "loss_reduction must be 'mean', 'sum' or a positive number"),
+        (lambda: EKFAC(WIDE, layers="decoder.*"), "No trainable parameter matches"),
+        (lambda: EKFAC([WIDE]), "torch.nn.Module is expected"),
+        (lambda: KFAC(WIDE, inverse="cholesky", damping_form="plain"), "use inverse='eigh'"),
+        (lambda: KFAC(WIDE, scale_decay=0.9), "scale_decay has no meaning for 'kfac'"),
+        (lambda: Diagonal(WIDE, period=3), "period has no meaning for 'diagonal'"),
+        (lambda: Diagonal(WIDE, running=True, curvature="exact", likelihood="binary"), "has no use"),
+        (lambda: BlockDiagonal(WIDE), "would be 5050 x 5050, above block_limit=4096"),
+        (lambda: ConjugateGradient(WIDE, iterations=0), "iterations must be a positive whole number"),
+        (lambda: ConjugateGradient(WIDE, rtol=2.0), "rtol must lie between 0 and 1"),
+        (lambda: LevenbergMarquardt(0.1, factor=1.2), "0 < factor < 1"),
+        (lambda: LevenbergMarquardt(1e9), "damping must lie between"),
+        (lambda: NaturalSGD(WIDE, lr=-1.0), "lr must not be negative"),
+        (lambda: NaturalSGD(WIDE, momentum=0.0, nesterov=True), "needs momentum > 0"),
+        (lambda: NaturalSGD(WIDE, preconditioner="shampoo"), "Unknown preconditioner 'shampoo'"),
+        (lambda: NaturalSGD(WIDE, preconditioner="kfac", dampening=0.1), "does not take these options"),
+        (lambda: NaturalSGD(WIDE, preconditioner=KFAC(nn.Linear(2, 2)), damping=0.1), "has its options already"),
+        (lambda: SOAP(WIDE.parameters(), period=0), "period >= 1"),
+        (lambda: SOAP(WIDE.parameters(), betas=(0.9, 1.0)), r"betas must lie in \[0, 1\)"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_an_error_at_construction(make, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+    assert not WIDE._forward_hooks and not WIDE._forward_pre_hooks
+
+
+def test_an_output_that_is_no_tensor_asks_for_the_right_one() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.fc(x), x
+
+    model = Pair()
+    precond = KFAC(model, curvature="exact", likelihood="classification")
+    with pytest.raises(InputError, match="pass outputs="):
+        model(torch.randn(5, 4))
+    precond.remove()
+    KFAC(model, curvature="exact", likelihood="classification", outputs=lambda out: out[0])
+    model(torch.randn(5, 4))
+
+
+def test_a_layer_that_joins_later_is_treated_from_its_first_statistics_on() -> None:
+    class Late(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.use = nn.Linear(4, 3), nn.Linear(4, 3), False
+
+        def forward(self, x):
+            return self.a(x) + (self.b(x) if self.use else 0)
+
+    torch.manual_seed(0)
+    for method in (EKFAC, EKFACra):
+        model = Late().double()
+        precond = method(model, period=2)
+        treated = []
+        for step in range(3):
+            model.use = step > 0
+            backward(model, *data(12, 4, seed=step))
+            plain = model.b.weight.grad.clone() if step else None
+            precond.step()
+            treated.append(step > 0 and not torch.equal(model.b.weight.grad, plain))
+        assert treated == ([False, True, True] if method is EKFAC else [False, False, True])
