@@ -34,7 +34,7 @@ class Net(nn.Module):
 
     def __init__(self, middle: Callable[[Tensor], Tensor], **modules: nn.Module) -> None:
         super().__init__()
-        self.fc, self.middle, self.head = nn.Linear(3, 4), middle, nn.Linear(4, 2)
+        self.fc, self.middle, self.head = nn.Linear(3, 16), middle, nn.Linear(16, 2)
         for name, module in modules.items():
             self.add_module(name, module)
 
@@ -59,9 +59,12 @@ def detached(x: Tensor) -> Tensor:
 
 
 MODES: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "train-mode batch norm": (lambda: Net(torch.tanh, extra=nn.BatchNorm1d(4)), r"'extra' uses batch statistics.*eval"),
+    "train-mode batch norm": (
+        lambda: Net(torch.tanh, extra=nn.BatchNorm1d(16)),
+        r"'extra' uses batch statistics.*eval",
+    ),
     "batch norm without statistics": (
-        lambda: Net(torch.tanh, extra=nn.BatchNorm1d(4, track_running_stats=False)).eval(),
+        lambda: Net(torch.tanh, extra=nn.BatchNorm1d(16, track_running_stats=False)).eval(),
         "without running statistics",
     ),
     "active dropout": (lambda: Net(torch.tanh, extra=nn.Dropout(0.5)), r"'extra' is random in train mode.*eval"),
