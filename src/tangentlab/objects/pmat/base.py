@@ -109,6 +109,10 @@ class PMat(MatrixFree):
         return PMatProduct([self, other])
 
     def __matmul__(self, v: Any) -> Any:
+        from tangentlab.objects.pmat.product import PMatProduct
+
+        if isinstance(v, PMatProduct):
+            return NotImplemented
         return self.mm(v) if isinstance(v, PMat) else self.mv(v)
 
     def inner(self, other: PMat) -> Tensor:
@@ -306,6 +310,12 @@ class PMat(MatrixFree):
             f"{type(self).__name__}(d = {self.layout.numel:,}, {len(self.layout.layers)} layers, "
             f"{human_bytes(self.nbytes())}, {self.examples} examples, {self.likelihood})"
         )
+
+
+def require_square(layout: LayerCollection, matrix: Tensor) -> None:
+    """A ready matrix must be over the parameters of the layout."""
+    if matrix.shape != (layout.numel, layout.numel):
+        raise InputError(f"A {layout.numel} x {layout.numel} matrix is expected, got {tuple(matrix.shape)}.")
 
 
 class Representation:

@@ -12,10 +12,10 @@ from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.memory import require_memory
 from tangentlab.engine.rows import Rows
-from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
 from tangentlab.linalg import safe_eigh, safe_eigh_many, sym_pow
 from tangentlab.objects.matrix_free import Eigenpairs, MatrixFree
+from tangentlab.objects.pmat.base import require_square
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names, groups_by_layer
 from tangentlab.objects.pvector import PVector
@@ -148,8 +148,7 @@ class PMatDense(_DensePMat):
     @classmethod
     def from_dense(cls, layout: LayerCollection, matrix: Tensor, **facts: Any) -> PMatDense:
         """From a ready symmetric matrix (d, d) in flat order."""
-        if matrix.shape != (layout.numel, layout.numel):
-            raise InputError(f"A {layout.numel} x {layout.numel} matrix is expected, got {tuple(matrix.shape)}.")
+        require_square(layout, matrix)
         return cls(layout, {layout.names: DenseBlock(matrix)}, **facts)
 
     @classmethod
@@ -189,6 +188,7 @@ class PMatBlockDiag(_DensePMat):
     @classmethod
     def from_dense(cls, layout: LayerCollection, matrix: Tensor, **facts: Any) -> PMatBlockDiag:
         """The diagonal blocks of a ready matrix (d, d) in flat order."""
+        require_square(layout, matrix)
         blocks: dict[Names, Block] = {}
         for names in layout.layers.values():
             index = torch.cat([torch.arange(layout.slices[n].start, layout.slices[n].stop) for n in names])

@@ -17,7 +17,8 @@ from tangentlab.linalg import sym_pow
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names, accumulate
 from tangentlab.objects.pmat.factor import completed_basis
-from tangentlab.objects.pmat.kfac import KronBlock, MatrixForm, PMatKFAC, kronecker_spectrum
+from tangentlab.objects.pmat.kfac import KronBlock, PMatKFAC, kronecker_spectrum
+from tangentlab.objects.pmat.matrix_form import MatrixForm
 
 
 class EigenBlock(Block):

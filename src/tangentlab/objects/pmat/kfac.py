@@ -17,33 +17,11 @@ from tangentlab.objects.pmat.base import Vector, check_damping
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
 from tangentlab.objects.pmat.factor import FactorSum, ThinFactor, decompose_factors
+from tangentlab.objects.pmat.matrix_form import MatrixForm, kronecker_forms
 
 if TYPE_CHECKING:
     from tangentlab.engine.hessian import LossHessian
     from tangentlab.objects.pmat.ekfac import EigenBlock
-
-
-class MatrixForm:
-    """Between the flat order of a group, weight (groups, rows, columns) then bias, and matrices [W | b]."""
-
-    def __init__(self, shape: tuple[int, int, int], bias: bool) -> None:
-        self.shape, self.bias = shape, bias
-        groups, rows, columns = shape
-        self.weight_size = groups * rows * columns
-        self.dim = groups * rows * (columns + bias)
-
-    def to_matrix(self, flat: Tensor) -> Tensor:
-        """(B, dim) -> (B, groups, rows, columns + bias)."""
-        weight = flat[..., : self.weight_size].unflatten(-1, self.shape)
-        if not self.bias:
-            return weight
-        return torch.cat([weight, flat[..., self.weight_size :].unflatten(-1, (*self.shape[:2], 1))], -1)
-
-    def to_flat(self, matrix: Tensor) -> Tensor:
-        """The inverse."""
-        if not self.bias:
-            return matrix.flatten(-3)
-        return torch.cat([matrix[..., :-1].flatten(-3), matrix[..., -1].flatten(-2)], -1)
 
 
 class KronBlock(Block):
@@ -228,7 +206,8 @@ class KronBuilder:
         """Normalize both sides."""
         assert self.form is not None
         counts = {side: self.positions if side == self.gradients else examples for side in self.sides}
-        return KronBlock(*(total.finish(counts[side]) for side, total in self.sides.items()), self.form)
+        left, right = (total.finish(counts[side]) for side, total in self.sides.items())
+        return KronBlock(left, right, self.form)
 
 
 def kronecker_builder(group: Group, factor: OuterSum, sharing: str, sua: bool | str) -> Builder:
@@ -238,22 +217,6 @@ def kronecker_builder(group: Group, factor: OuterSum, sharing: str, sua: bool | 
     if check_sua(sua, sharing) and is_sua_layer(group):
         return SUABuilder(group, centred=sua in ("centred", "centered"))
     return KronBuilder(group, sharing)
-
-
-def kronecker_forms(layout: LayerCollection) -> dict[Names, MatrixForm]:
-    """[W | b] of every layer, from names and shapes alone: rows along the first axis of the weight."""
-    forms: dict[Names, MatrixForm] = {}
-    for names in layout.layers.values():
-        shapes = {name.rpartition(".")[2]: layout.shapes[name] for name in names}
-        weight, bias = shapes.get("weight", ()), shapes.get("bias")
-        if set(shapes) == {"weight", "bias"} and len(weight) > 1 and bias == weight[:1]:
-            ordered = tuple(sorted(names, key=lambda name: name.endswith("bias")))
-            forms[ordered] = MatrixForm((1, weight[0], torch.Size(weight[1:]).numel()), bias=True)
-            continue
-        for name in names:
-            shape = layout.shapes[name] or (1,)
-            forms[(name,)] = MatrixForm((1, shape[0], torch.Size(shape[1:]).numel()), bias=False)
-    return forms
 
 
 def no_kronecker(groups: list[Group]) -> str:

@@ -17,7 +17,7 @@ from tangentlab.linalg import safe_eigh
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
 from tangentlab.objects.pmat.dense import DenseBlock
-from tangentlab.objects.pmat.kfac import MatrixForm
+from tangentlab.objects.pmat.matrix_form import MatrixForm
 
 if TYPE_CHECKING:
     from tangentlab.engine.hessian import LossHessian

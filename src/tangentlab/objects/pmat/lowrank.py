@@ -13,7 +13,7 @@ from tangentlab.engine.rows import Rows
 from tangentlab.errors import InputError
 from tangentlab.linalg import psd_thin_eigh, safe_eigh, sym_pow
 from tangentlab.objects.matrix_free import check_damping
-from tangentlab.objects.pmat.base import PMat
+from tangentlab.objects.pmat.base import PMat, require_square
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat
 from tangentlab.objects.pmat.diag import DiagBlock, PMatEye
@@ -149,8 +149,7 @@ class PMatLowRank(BlockwisePMat):
     @classmethod
     def from_dense(cls, layout: LayerCollection, matrix: Tensor, rank: int | None = None, **facts: Any) -> PMatLowRank:
         """The eigenpairs of a ready matrix (d, d): all that are not zero, or the `rank` largest in magnitude."""
-        if matrix.shape != (layout.numel, layout.numel):
-            raise InputError(f"A {layout.numel} x {layout.numel} matrix is expected, got {tuple(matrix.shape)}.")
+        require_square(layout, matrix)
         values, vectors = safe_eigh(matrix)
         order = values.abs().argsort(descending=True)[:rank]
         order = order[values[order].abs() > torch.finfo(values.dtype).eps * len(values) * values.abs().max()]

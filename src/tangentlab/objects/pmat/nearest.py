@@ -7,13 +7,13 @@ from torch import Tensor
 
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError
-from tangentlab.objects.pmat.kfac import MatrixForm
+from tangentlab.objects.pmat.base import require_square
+from tangentlab.objects.pmat.matrix_form import MatrixForm
 
 
 def flat_block(layout: LayerCollection, matrix: Tensor, names: tuple[str, ...]) -> Tensor:
     """The block of a matrix (d, d) on the named parameters, in their order."""
-    if matrix.shape != (layout.numel, layout.numel):
-        raise InputError(f"A {layout.numel} x {layout.numel} matrix is expected, got {tuple(matrix.shape)}.")
+    require_square(layout, matrix)
     index = torch.cat([torch.arange(layout.slices[n].start, layout.slices[n].stop) for n in names]).to(matrix.device)
     return matrix[index][:, index]
 

@@ -12,7 +12,7 @@ from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
-from tangentlab.objects.pmat.base import Vector, check_damping
+from tangentlab.objects.pmat.base import Vector, check_damping, require_square
 from tangentlab.objects.pmat.block import Block
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
 from tangentlab.objects.pmat.diag import DiagBlock, DiagBuilder
@@ -119,6 +119,7 @@ class PMatQuasiDiag(BlockwisePMat):
     @classmethod
     def from_dense(cls, layout: LayerCollection, matrix: Tensor, form: str = "ollivier", **facts: Any) -> PMatQuasiDiag:
         """The stored entries of a ready matrix (d, d); rows of a weight are taken along its first axis."""
+        require_square(layout, matrix)
         blocks: dict[Names, Block] = {}
         for name, where in layout.slices.items():
             bias = _partner(name, layout)

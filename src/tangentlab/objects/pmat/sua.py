@@ -16,7 +16,7 @@ from tangentlab.layers.conv import ConvSum
 from tangentlab.linalg import safe_eigh_many, sym_pow
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.ekfac import EigenBlock
-from tangentlab.objects.pmat.kfac import MatrixForm
+from tangentlab.objects.pmat.matrix_form import MatrixForm
 from tangentlab.objects.pmat.patch_side import PatchBasis, PatchFactor
 
 _CELLS = 1 << 24

@@ -1,0 +1,344 @@
+"""Operations that every matrix has: products of two, eigenbases, estimates from products, samples, ready data."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import tangentlab as tl
+from tangentlab.engine.layout import LayerCollection
+from tangentlab.errors import InputError, NumericsError, StructureError
+from tests.objects.dense import DAMPING, Dense, assert_close, vectors
+from tests.objects.models import Case, case_of
+
+KINDS = {
+    "dense": tl.PMatDense,
+    "block-diagonal": tl.PMatBlockDiag,
+    "diagonal": tl.PMatDiag,
+    "quasi-diagonal": tl.PMatQuasiDiag,
+    "arrow": tl.PMatQuasiDiag.with_options(form="arrow"),
+    "KFAC": tl.PMatKFAC,
+    "KFAC with SUA": tl.PMatKFAC.with_options(sua=True),
+    "EKFAC": tl.PMatEKFAC,
+    "EKFAC with centred SUA": tl.PMatEKFAC.with_options(sua="centred"),
+    "mixed": tl.PMatMixed.default(),
+    "low rank": tl.PMatLowRank,
+    "implicit": tl.PMatImplicit,
+}
+SQUARE = case_of("grouped convolution")
+
+
+def build(kind: str, case: Case = SQUARE) -> tl.PMat:
+    if kind == "sum":
+        return tl.FIM(case.model, case.batches, tl.PMatKFAC) + tl.FIM(case.model, case.batches, tl.PMatDiag)
+    return tl.FIM(case.model, case.batches, KINDS[kind])
+
+
+@pytest.fixture(params=[*KINDS, "sum"], scope="module")
+def F(request: pytest.FixtureRequest) -> tl.PMat:
+    return build(request.param)
+
+
+@pytest.fixture(scope="module")
+def D(F: tl.PMat) -> Dense:
+    return Dense(F.to_dense())
+
+
+# ---------------------------------------------------------------- products of two matrices
+
+
+@pytest.mark.parametrize("other", ["dense", "diagonal", "KFAC", "low rank", "implicit"])
+def test_product_of_two_matrices_is_the_product_of_their_dense_forms(F, D, other):
+    G = build(other)
+    product, expected = F @ G, D.matrix @ G.to_dense()
+    v = vectors(SQUARE, 2)
+    assert_close(product.to_dense(), expected)
+    assert_close((product @ v).flat, v.flat @ expected.t())
+    assert_close(product.trace(), expected.diagonal().sum(), factor=10)
+    assert_close((F.mm(G)).to_dense(), expected)
+
+
+def test_transposed_product_reverses_the_factors(F, D):
+    G = build("KFAC")
+    product = tl.PMatProduct([F, G])
+    assert_close(product.T.to_dense(), product.to_dense().t())
+    assert_close((product @ F).to_dense(), D.matrix @ G.to_dense() @ D.matrix)
+    assert_close((G @ product).to_dense(), G.to_dense() @ D.matrix @ G.to_dense())
+    assert product.numel() == F.numel() + G.numel() and product.shape == F.shape
+    v = vectors(SQUARE)
+    assert_close(product.vTMv(v), v.flat @ product.to_dense() @ v.flat)
+
+
+def test_commuting_matrices_multiply_within_their_class():
+    case = case_of("mlp")
+    diagonal = build("diagonal", case)
+    assert type(diagonal @ (2 * diagonal)) is tl.PMatDiag
+    ekfac = build("EKFAC", case)
+    assert type(ekfac @ (ekfac + ekfac)) is tl.PMatEKFAC
+    assert_close((ekfac @ (ekfac + ekfac)).to_dense(), 2 * ekfac.to_dense() @ ekfac.to_dense())
+    eye = tl.PMatEye.from_model(case.model, factor=3.0)
+    assert type(eye @ ekfac) is tl.PMatEKFAC
+    assert_close((eye @ ekfac).to_dense(), 3 * ekfac.to_dense())
+
+
+def test_a_product_is_no_symmetric_matrix_and_does_not_claim_to_be():
+    product = build("dense") @ build("diagonal")
+    assert not isinstance(product, tl.PMat) and not hasattr(product, "eigvalsh") and not hasattr(product, "solve")
+
+
+def test_matrices_of_different_models_do_not_multiply(F):
+    stranger = tl.PMatEye.from_model(torch.nn.Linear(2, 2))
+    with pytest.raises(InputError, match="different parameters"):
+        F @ stranger
+    with pytest.raises(InputError, match="different parameters"):
+        F.inner(stranger)
+
+
+@pytest.mark.parametrize("other", [*KINDS])
+def test_inner_product_is_the_trace_of_the_product(F, D, other):
+    G = build(other)
+    assert_close(F.inner(G), (D.matrix * G.to_dense()).sum(), factor=10)
+
+
+# ---------------------------------------------------------------- eigenbasis
+
+
+def test_matrix_is_diagonal_in_its_eigenbasis(F, D):
+    v = vectors(SQUARE, 2)
+    coordinates = F.project_to_diag(v)
+    scaled = tl.PVector(F.layout, F.diag_in_eigenbasis().flat * coordinates.flat)
+    assert_close(F.project_from_diag(scaled).flat, v.flat @ D.matrix)
+    assert_close(F.diag_in_eigenbasis().flat.sort()[0], D.values)
+
+
+def test_change_of_basis_is_orthogonal_and_a_projection_for_thin_bases(F, D):
+    v = vectors(SQUARE, 2)
+    back = F.project_from_diag(F.project_to_diag(v))
+    if isinstance(F, tl.PMatLowRank):
+        assert_close(back.flat, v.flat @ D.power(0))
+        assert_close(F.project_to_diag(back).flat, F.project_to_diag(v).flat)
+    else:
+        assert_close(back.flat, v.flat)
+        assert_close(F.project_to_diag(v).norm(), v.norm())
+
+
+@pytest.mark.parametrize("which", ["top", "bottom", "magnitude"])
+def test_leading_eigenpairs_satisfy_their_equation_and_report_their_error(F, D, which):
+    pairs = F.top_eigenpairs(4, which=which)
+    order = {
+        "top": D.values.flip(0),
+        "bottom": D.values,
+        "magnitude": D.values[D.values.abs().argsort(descending=True)],
+    }
+    rounding = 1e-9 * D.values.abs().max()
+    assert float((pairs.values - order[which][:4]).abs().max()) < rounding
+    rows = pairs.vectors.flat
+    residual = (rows @ D.matrix - pairs.values[:, None] * rows).norm(dim=1)
+    assert float(residual.max()) < rounding and float((residual - pairs.residual_norms).abs().max()) < rounding
+    assert_close(rows @ rows.t(), torch.eye(4, dtype=rows.dtype))
+    assert pairs.converged and pairs.message
+
+
+def test_spectrum_of_kfac_is_flat_and_sorted_over_all_layers():
+    F = build("KFAC")
+    values = F.eigvalsh()
+    assert values.shape == (F.dim,) and bool((values.diff() >= 0).all())
+    assert_close(F.top_eigenpairs(F.dim).values, values.flip(0))
+
+
+# ---------------------------------------------------------------- estimates
+
+
+@pytest.mark.parametrize("method", ["hutch++", "xtrace", "hutchinson"])
+def test_trace_estimates_lie_within_their_error_bars(F, D, method):
+    """20 independent estimates: their mean within 4 standard errors, and the stated error of the right size."""
+    generator = torch.Generator().manual_seed(3)
+    estimates = [F.estimate_trace(12, method=method, generator=generator) for _ in range(20)]
+    values = torch.stack([one.estimate for one in estimates])
+    spread = max(float(values.std()), 1e-9 * float(D.values.abs().max()))
+    assert abs(float(values.mean() - D.matrix.trace())) < 4 * spread / 20**0.5
+    stated = float(torch.stack([one.standard_error for one in estimates]).mean())
+    assert stated < 10 * spread + 1e-9 and spread < 10 * stated + 1e-6
+
+
+def test_trace_estimate_is_exact_with_as_many_products_as_parameters(F, D):
+    assert_close(F.estimate_trace(F.dim).estimate, D.matrix.trace())
+    with pytest.raises(InputError, match="method"):
+        F.estimate_trace(method="guess")
+
+
+def test_diagonal_estimate_lies_within_its_error_bars(F, D):
+    found = F.estimate_diag(24, generator=torch.Generator().manual_seed(1))
+    error = (found.estimate - D.matrix.diagonal()).norm()
+    assert error <= 3 * found.standard_error.norm() + 1e-9 * D.matrix.diagonal().norm()
+    assert found.standard_error.norm() <= D.matrix.norm()
+
+
+def test_log_determinant_estimate_lies_within_its_error_bars(F, D):
+    if D.values.min() < -1e-9:
+        pytest.skip("an indefinite matrix has no log-determinant")
+    found = F.estimate_logdet(DAMPING, probes=32, generator=torch.Generator().manual_seed(2))
+    expected = (D.values + DAMPING).log().sum()
+    assert abs(float(found.estimate - expected)) < 5 * float(found.standard_error) + 1e-6
+    assert found.matvecs > 0 and bool(torch.isfinite(found.standard_error))
+
+
+def test_spectral_density_integrates_to_one_with_the_right_mean(F, D):
+    density = F.spectral_density(probes=32, generator=torch.Generator().manual_seed(0))
+    step = density.grid.diff().mean()
+    assert abs(float(density.density.sum() * step) - 1) < 1e-3
+    mean = float((density.density * density.grid).sum() * step)
+    assert abs(mean - float(D.values.mean())) < 0.3 * float(D.values.abs().max())
+    assert density.standard_error.shape == density.grid.shape
+
+
+# ---------------------------------------------------------------- samples without a spectrum
+
+
+def test_samples_from_products_alone_equal_those_from_the_spectrum():
+    """(F + damping)^-1/2 z by Krylov space, for a matrix that is too large to be written out for few vectors."""
+    model = torch.nn.Sequential(torch.nn.Linear(20, 12), torch.nn.Tanh(), torch.nn.Linear(12, 3)).double()
+    x = torch.randn(6, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    implicit, dense = (tl.FIM(model, x, kind) for kind in (tl.PMatImplicit, tl.PMatDense))
+    draws = [F.sample(DAMPING, samples=2, generator=torch.Generator().manual_seed(4)) for F in (implicit, dense)]
+    noise = torch.randn(2, dense.dim, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    values, basis = torch.linalg.eigh(dense.to_dense())
+    expected = ((noise @ basis) * (values.clamp_min(0) + DAMPING).rsqrt()) @ basis.t()
+    assert_close(draws[0].flat, expected, factor=100)
+    energies = [F.vTMv(d) + DAMPING * d.dot(d) for F, d in zip((dense, dense), draws)]
+    assert_close(energies[0], noise.square().sum(1), factor=100)
+    assert_close(energies[1], noise.square().sum(1))
+
+
+def test_indefinite_matrices_have_no_samples_and_no_log_determinant_below_their_negative_eigenvalue():
+    case = case_of("mlp")
+    layout = LayerCollection.from_model(case.model)
+    matrix = torch.diag(torch.linspace(-1, 1, layout.numel, dtype=torch.float64))
+    for kind in (tl.PMatDense, tl.PMatDiag, tl.PMatLowRank):
+        F = kind.from_dense(layout, matrix)
+        for operation in (F.logdet, F.sample):
+            with pytest.raises(NumericsError, match="negative eigenvalue"):
+                operation(0.5)
+        assert_close(F.logdet(2.0), (matrix.diagonal() + 2).log().sum())
+
+
+# ---------------------------------------------------------------- ready data
+
+
+def random_matrix(layout: LayerCollection) -> Tensor:
+    rows = torch.randn(layout.numel, layout.numel, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    return rows @ rows.t() / layout.numel
+
+
+ROUND_TRIPS = ["dense", "block-diagonal", "diagonal", "quasi-diagonal", "KFAC", "EKFAC", "low rank"]
+
+
+@pytest.mark.parametrize("kind", ROUND_TRIPS)
+@pytest.mark.parametrize("name", ["mlp", "bias first", "norms"])
+def test_building_from_the_dense_form_of_a_matrix_of_the_same_kind_gives_it_back(kind, name):
+    case = case_of(name)
+    layout = LayerCollection.from_model(case.model)
+    cls = KINDS[kind]
+    stored = cls.from_dense(layout, random_matrix(layout), examples=5)
+    again = cls.from_dense(layout, stored.to_dense(), examples=5)
+    assert type(again) is cls and again.examples == 5
+    assert_close(again.to_dense(), stored.to_dense(), factor=10)
+
+
+@pytest.mark.parametrize("kind", ROUND_TRIPS)
+def test_building_from_a_matrix_of_another_size_is_refused(kind):
+    layout = LayerCollection.from_model(case_of("mlp").model)
+    with pytest.raises(InputError, match="expected"):
+        KINDS[kind].from_dense(layout, torch.eye(3))
+
+
+def test_what_holds_a_model_cannot_be_built_from_a_matrix():
+    layout = LayerCollection.from_model(case_of("mlp").model)
+    for kind in (tl.PMatImplicit, tl.PMatSum, tl.PMatKronSum):
+        with pytest.raises(StructureError, match="cannot be made from a matrix"):
+            kind.from_dense(layout, torch.eye(layout.numel))
+
+
+def test_kfac_from_factors_is_their_kronecker_product():
+    case = case_of("mlp")
+    layout = LayerCollection.from_model(case.model)
+    generator = torch.Generator().manual_seed(2)
+    factors = {}
+    for layer, (a, b) in {"0": (4, 4), "2": (5, 3)}.items():
+        factors[layer] = tuple(torch.randn(n, n, generator=generator, dtype=torch.float64) for n in (a, b))
+        factors[layer] = tuple(m @ m.t() for m in factors[layer])
+    F = tl.PMatKFAC.from_factors(layout, factors)
+    V = torch.randn(4, 4, generator=generator, dtype=torch.float64)
+    v = tl.PVector(layout, torch.cat([V[:, :-1].flatten(), V[:, -1], torch.zeros(15, dtype=torch.float64)]))
+    image = factors["0"][1] @ V @ factors["0"][0]
+    assert_close((F @ v)["0.weight"], image[:, :-1])
+    assert_close((F @ v)["0.bias"], image[:, -1])
+    with pytest.raises(InputError, match="No factors for '2'"):
+        tl.PMatKFAC.from_factors(layout, {"0": factors["0"]})
+    with pytest.raises(InputError, match="sizes"):
+        tl.PMatKFAC.from_factors(layout, factors | {"2": factors["0"]})
+
+
+def test_ekfac_from_factors_scales_the_given_basis():
+    case = case_of("mlp")
+    kfac = tl.FIM(case.model, case.batches, tl.PMatKFAC)
+    factors = {}
+    for names, block in kfac.blocks.items():
+        (_, u_b), (_, u_a) = block.bases
+        factors[names[0].rpartition(".")[0]] = u_a[0], u_b[0], torch.ones(len(u_b[0]), len(u_a[0]), dtype=u_a.dtype)
+    F = tl.PMatEKFAC.from_factors(kfac.layout, factors)
+    assert_close(F.to_dense(), torch.eye(F.dim, dtype=torch.float64))
+
+
+def test_quasi_diagonal_from_factors_has_the_given_entries():
+    case = case_of("mlp")
+    F = tl.FIM(case.model, case.batches, tl.PMatQuasiDiag.with_options(form="arrow"))
+    cross = {names[0]: block.cross for names, block in F.blocks.items()}
+    again = tl.PMatQuasiDiag.from_factors(F.layout, F.diag(), cross, form="arrow")
+    assert_close(again.to_dense(), F.to_dense())
+    with pytest.raises(InputError, match="no bias"):
+        tl.PMatQuasiDiag.from_factors(F.layout, F.diag(), {"0.bias": cross["0.weight"]})
+
+
+def test_low_rank_from_factors_is_the_weighted_sum_of_outer_products():
+    layout = LayerCollection.from_model(case_of("mlp").model)
+    rows = torch.randn(3, layout.numel, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    F = tl.PMatLowRank.from_factors(layout, rows, weights=[1.0, -2.0, 0.5])
+    expected = torch.outer(rows[0], rows[0]) - 2 * torch.outer(rows[1], rows[1]) + 0.5 * torch.outer(rows[2], rows[2])
+    assert_close(F.to_dense(), expected)
+    assert_close(F.eigvalsh(), torch.linalg.eigvalsh(expected))
+    assert F.rank == 3
+    with pytest.raises(InputError, match="Rows"):
+        tl.PMatLowRank.from_factors(layout, rows[:, 1:])
+
+
+def test_truncated_low_rank_is_the_best_of_its_rank():
+    case = case_of("mlp")
+    full = tl.FIM(case.model, case.batches)
+    values, vectors_ = torch.linalg.eigh(full.to_dense())
+    best = (vectors_[:, -2:] * values[-2:]) @ vectors_[:, -2:].t()
+    assert_close(tl.FIM(case.model, case.batches, tl.PMatLowRank.with_options(rank=2)).to_dense(), best)
+    assert_close(tl.PMatLowRank.from_dense(full.layout, full.to_dense(), rank=2).to_dense(), best)
+
+
+# ---------------------------------------------------------------- sums
+
+
+@pytest.mark.parametrize("kind", ["KFAC", "EKFAC", "diagonal", "quasi-diagonal", "dense"])
+def test_sum_with_low_rank_and_identity_is_solved_directly(kind):
+    F = build(kind)
+    rows = torch.randn(2, F.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    total = F + tl.PMatLowRank.from_factors(F.layout, rows, weights=[0.3, -1e-3]) + tl.PMatEye.from_model(SQUARE.model)
+    v = vectors(SQUARE, 2)
+    expected = torch.linalg.solve(total.to_dense() + DAMPING * torch.eye(F.dim, dtype=torch.float64), v.flat.t()).t()
+    assert_close(total.solve(v, DAMPING).flat, expected)
+    assert_close(total.solve(v).flat, torch.linalg.solve(total.to_dense(), v.flat.t()).t())
+
+
+def test_identity_plus_diagonal_is_diagonal_and_not_an_identity():
+    diagonal = build("diagonal")
+    eye = tl.PMatEye.from_model(SQUARE.model)
+    for total in (eye + diagonal, diagonal + eye):
+        assert type(total) is tl.PMatDiag
+        assert_close(total.diag().flat, diagonal.diag().flat + 1)
+    assert type(eye + eye) is tl.PMatEye
+    assert type(build("dense") + eye) is tl.PMatDense
