@@ -166,7 +166,7 @@ def flat_index(case: Case, layer: Kron, rows: int, columns: int, groups: int, tr
     return index
 
 
-def _place(full: Tensor, index: Tensor, block: Tensor) -> None:
+def place(full: Tensor, index: Tensor, block: Tensor) -> None:
     """Write a matrix on (row, column) pairs, row-major, at the flat places `index` (rows, columns)."""
     flat = index.flatten()
     full[flat[:, None], flat[None, :]] = block
@@ -185,7 +185,7 @@ def kronecker(name: str, corrected: bool, sharing: str = "expand") -> Tensor:
             block = torch.kron(b[group].contiguous(), a[group].contiguous())
             if corrected:
                 block = _second_moments_in_basis(data, group, a[group].numpy(), b[group].numpy())
-            _place(full, index[group], block)
+            place(full, index[group], block)
     return full
 
 
