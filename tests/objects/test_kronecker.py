@@ -46,7 +46,7 @@ def test_factored_solve_damps_each_factor_balanced_by_their_mean_eigenvalues(nam
     assert_close(F.solve(v, regul=DAMPING, factored=True).flat, v.flat @ factored_inverse(case, DAMPING, None))
 
 
-@pytest.mark.parametrize("name", [name for name in KRONECKER if name != "embedding"])
+@pytest.mark.parametrize("name", KRONECKER)
 def test_factored_solve_takes_a_given_balance(name):
     case = case_of(name)
     F = tl.FIM(case.model, case.batches, tl.PMatKFAC)

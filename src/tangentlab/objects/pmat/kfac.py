@@ -66,7 +66,8 @@ class KronBlock(Block):
         """(L + sqrt(damping) / pi)^-1 V (R + sqrt(damping) pi)^-1; pi balances the factors by their mean eigenvalue."""
         means = [_traces(factor) / size for factor, size in zip(self.factors, self._features(), strict=True)]
         ratio = means[1] / means[0].clamp_min(torch.finfo(means[0].dtype).tiny)
-        balance = ratio.clamp_min(torch.finfo(ratio.dtype).tiny).sqrt()[:, None] if pi is None else pi
+        given = pi if pi is None or not self.form.inputs_left else 1 / pi
+        balance = ratio.clamp_min(torch.finfo(ratio.dtype).tiny).sqrt()[:, None] if given is None else given
         root = damping**0.5
         half = _damped_product(self.form.to_matrix(rows), *self.bases[1], root * balance)
         return self.form.to_flat(
@@ -194,7 +195,7 @@ class KronBuilder:
         (factor,) = factors
         if not factor.kronecker:
             raise StructureError(no_kronecker([self.group]))
-        self.form = self.form or MatrixForm(factor.matrix_shape, factor.bias)
+        self.form = self.form or MatrixForm(factor.matrix_shape, factor.bias, factor.gradients == "right")
         self.gradients = factor.gradients
         if first:
             self.positions += factor.examples * (factor.positions if self.sharing == "expand" else 1)

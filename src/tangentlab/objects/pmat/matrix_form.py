@@ -9,10 +9,13 @@ from tangentlab.engine.layout import LayerCollection
 
 
 class MatrixForm:
-    """Between the flat order of a group, weight (groups, rows, columns) then bias, and matrices [W | b]."""
+    """Between the flat order of a group, weight (groups, rows, columns) then bias, and matrices [W | b].
 
-    def __init__(self, shape: tuple[int, int, int], bias: bool) -> None:
-        self.shape, self.bias = shape, bias
+    inputs_left: the rows belong to the inputs and the columns to the output-gradients (embeddings, transposed convolutions).
+    """
+
+    def __init__(self, shape: tuple[int, int, int], bias: bool, inputs_left: bool = False) -> None:
+        self.shape, self.bias, self.inputs_left = shape, bias, inputs_left
         groups, rows, columns = shape
         self.weight_size = groups * rows * columns
         self.dim = groups * rows * (columns + bias)
