@@ -143,6 +143,16 @@ def test_concatenating_calls_adds_their_rows(one: Case) -> None:
         assert joined.kronecker == factor.kronecker
 
 
+@each
+def test_a_group_in_closed_form_and_one_written_out_have_a_gram_matrix(one: Case) -> None:
+    for factor, rows in sums(one):
+        written = OuterSum.explicit(rows)
+        truth = torch.einsum("knd,lmd->knlm", rows, rows)
+        assert close(gram(factor, written), truth)
+        assert close(gram(written, factor), truth)
+        assert close(gram(factor, written, trace=True), torch.einsum("knkm->nm", truth))
+
+
 def tied_embedding() -> tuple[OuterSum, Tensor]:
     """An embedding and an output layer over one weight: gradients on the left of one, on the right of the other."""
     embedding, tokens = case(nn.Embedding, 5, 3, padding_idx=1, shape=(4, 2)).make()

@@ -104,8 +104,11 @@ def gram(
 ) -> Tensor:
     """(K, N, L, M) for one parameter group, or (N, M) summed over outputs. `second is first` is computed half.
 
-    route: None for the cheapest; memory: bytes that the rows of the layer may take at once.
+    route: None for the cheapest; memory: bytes that the rows of the layer may take at once. A group that one batch has in
+    closed form and another written out (its route depends on the batch) is contracted as rows.
     """
+    if (first.matrix_shape, first.bias) != (second.matrix_shape, second.bias):
+        return _contract(first.rows(), second.rows(), trace)
     chosen = route or cheapest(gram_options(first, second, trace)).route
     if chosen == "rows":
         return _rows(first, second, trace, memory)
