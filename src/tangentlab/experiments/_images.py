@@ -1,0 +1,101 @@
+"""What experiments on image networks share: data at the size of the scale, the loss, measurements along a training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from tangentlab.data import Dataset, downscale, standardize
+from tangentlab.experiments import Batches, Callback, Lab, Training
+
+Row = dict[str, Any]
+
+
+def image_data(lab: Lab, name: str, pixels: int, images: int) -> tuple[Dataset, Dataset]:
+    """The first ``images`` training images (all, when there are fewer) and the test images.
+
+    Averaged down to ``pixels`` where they are larger, every channel standardized on the training images.
+    """
+    parts = []
+    for split in ("train", "test"):
+        data = lab.dataset(name, split)
+        data = data.first(min(images, len(data))) if split == "train" else data
+        parts.append(downscale(data, pixels) if pixels < data.inputs.shape[-1] else data)
+    train, test = standardize(*parts)
+    return train, test
+
+
+def cross_entropy(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    """Mean cross-entropy of the logits, in nats."""
+    inputs, targets = batch
+    return nn.functional.cross_entropy(model(inputs), targets)
+
+
+@torch.no_grad()
+def loss_and_accuracy(model: nn.Module, data: Dataset, batch: int = 500) -> tuple[float, float]:
+    """Mean cross-entropy and share of right answers on ``data``, for the network in the mode in which it is."""
+    logits = torch.cat([model(inputs) for inputs in data.inputs.split(batch)])
+    right = (logits.argmax(1) == data.targets).float().mean()
+    return nn.functional.cross_entropy(logits, data.targets).item(), right.item()
+
+
+def some_of(data: Dataset, count: int) -> Dataset:
+    """The first ``count`` examples, or all when there are fewer."""
+    return data.first(min(count, len(data)))
+
+
+@contextmanager
+def evaluation(model: nn.Module, batches: Batches, passes: int) -> Iterator[None]:
+    """Inside, the network is in evaluation mode, with batch norms that use the statistics of the present weights.
+
+    These are averaged over ``passes`` minibatches. The running averages that a training leaves behind lag, and at the
+    start they are those of no network at all.
+    """
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    saved = [{key: value.clone() for key, value in norm.named_buffers()} for norm in norms]
+    momenta = [norm.momentum for norm in norms]
+    if norms:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # the plain average over minibatches
+        model.train()
+        with torch.no_grad():
+            for step in range(passes):
+                model(batches.at(step)[0])
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+        for norm, buffers, momentum in zip(norms, saved, momenta, strict=True):
+            norm.momentum = momentum
+            for key, value in norm.named_buffers():
+                value.copy_(buffers[key])
+
+
+class Points(Callback):
+    """Calls ``measure(training)`` at the given steps and at the last one, and keeps the rows that it returns.
+
+    The rows survive a restart, so that claims which compare points of a training can be judged at its end.
+    """
+
+    def __init__(self, steps: Iterable[int], measure: Callable[[Training], list[Row]]) -> None:
+        self._steps, self._measure = frozenset(steps), measure
+        self.rows: list[Row] = []
+
+    def __call__(self, training: Training) -> None:
+        if training.step in self._steps or training.step == training.steps:
+            self.rows += self._measure(training)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows so far."""
+        return {"rows": [dict(row) for row in self.rows]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up the rows."""
+        self.rows = [dict(row) for row in state["rows"]]
