@@ -83,11 +83,13 @@ def _first_call(
     """Prepare a worker, let it run once (in its fresh process, so peak memory is taken here) and save its values."""
     name = contender.system
     answer = contender.ask("prepare", PREPARE_TIMEOUT, **_message(job, name, path))
-    record |= {"versions": answer["versions"], "facts": answer["facts"]}
+    record |= {"versions": answer["versions"], "prepare_seconds": answer["prepare_seconds"]}
     answer = contender.ask("run", settings.timeout, memory=True, keep=True)
     record |= {"first_call": answer["seconds"], "peak_bytes": answer["peak_bytes"], "times": []}
     target = path.with_name(f"{path.stem}-{name}.npz")
-    if contender.ask("values", settings.timeout, path=str(target))["keys"]:
+    answer = contender.ask("values", settings.timeout, path=str(target))
+    record["facts"] = answer["facts"]
+    if answer["keys"]:
         files[name] = target
 
 

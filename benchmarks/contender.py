@@ -86,7 +86,7 @@ class Contender:
             raise ContenderFailed(self._obituary())
         answer = json.loads(line)
         if not answer["ok"]:
-            raise ContenderFailed(answer["error"])
+            raise ContenderFailed(answer["error"].replace(f"{ROOT}/", ""))
         return answer
 
     def ask(self, command: str, timeout: float, **message: Any) -> dict[str, Any]:
@@ -100,4 +100,4 @@ class Contender:
             return "killed (out of memory?)"
         said = self._log.read_bytes()[self._log_start :].decode(errors="replace")
         last = [line for line in said.splitlines() if line.strip()][-1:]
-        return f"ended with code {code}: {' '.join(last)[:200]}"
+        return f"ended with code {code}: {' '.join(last)[:200]}".replace(f"{ROOT}/", "")

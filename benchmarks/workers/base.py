@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,11 +44,14 @@ class Task:
 
 @dataclass
 class Prepared:
-    """A task ready to run: `run` is timed, `values` turns its result into arrays to compare, `facts` are notes."""
+    """A task ready to run: `run` is timed, `values` turns its result into arrays to compare.
+
+    `facts` are notes, asked for after the first call so that they cannot warm anything up.
+    """
 
     run: Callable[[], Any]
     values: Callable[[Any], dict[str, np.ndarray]]
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Callable[[], dict[str, Any]] = dict
 
 
 def load(message: dict[str, Any]) -> Task:
@@ -100,8 +103,7 @@ class _Worker:
         task = load(message)
         start = time.perf_counter()
         self.prepared = self.tasks[task.kind](task)
-        facts = {**self.prepared.facts, "prepare_seconds": time.perf_counter() - start}
-        return {"versions": self.versions(), "facts": facts}
+        return {"versions": self.versions(), "prepare_seconds": time.perf_counter() - start}
 
     def run(self, message: dict[str, Any]) -> dict[str, Any]:
         assert self.prepared is not None
@@ -120,7 +122,7 @@ class _Worker:
         arrays = self.prepared.values(self.result)
         self.result = None
         np.savez(message["path"], **arrays)
-        return {"keys": sorted(arrays)}
+        return {"keys": sorted(arrays), "facts": self.prepared.facts()}
 
 
 def serve(tasks: dict[str, Callable[[Task], Prepared]], versions: Callable[[], dict[str, str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -33,17 +34,14 @@ def _flat(vector: PVector) -> Tensor:
 
 def _planned_operations(problem: common.Problem) -> dict[str, float]:
     """Operations of the routes that the planner chooses for the kernel, symmetric products counted once."""
-    plan = getattr(tangentlab, "plan", None)
-    if plan is None:
-        return {}
-    return {"operations": float(plan(problem.model, problem.x, problem.n, what="ntk").operations)}
+    return {"operations": float(tangentlab.plan(problem.model, problem.x, what="ntk").operations)}
 
 
 def ntk(task: Task) -> Prepared:
     """The tangent kernel."""
     problem = common.problem(task)
-    facts = _planned_operations(problem)
-    return Prepared(lambda: NTK(problem.model, problem.x).data, common.kernel_values, facts)
+    run = partial(NTK, problem.model, problem.x)
+    return Prepared(run, lambda kernel: common.kernel_values(kernel.data), partial(_planned_operations, problem))
 
 
 def kronecker(task: Task) -> Prepared:

@@ -126,7 +126,7 @@ def gemm(task: Task) -> Prepared:
     """The product of two square matrices; the rate that a dense computation could reach on this machine."""
     common.problem(task)
     a, b = torch.randn(2, GEMM_SIZE, GEMM_SIZE).unbind()
-    return Prepared(lambda: a @ b, lambda result: {}, {"operations": 2 * GEMM_SIZE**3})
+    return Prepared(lambda: a @ b, lambda result: {}, lambda: {"operations": 2 * GEMM_SIZE**3})
 
 
 TASKS = {"ntk": ntk, "grads": grads, "diag": diag, "fvp": fvp, "gradient": gradient, "gemm": gemm}
