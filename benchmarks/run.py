@@ -105,5 +105,5 @@ def main(
 
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    app.command(help=HELP)(main)
+    app.command(help="\n\n".join(" ".join(part.split()) for part in HELP.split("\n\n")))(main)
     app()

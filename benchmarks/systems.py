@@ -20,7 +20,6 @@ class System:
         environment: name of its environment below the cache folder; None is tangentlab's own.
         abilities: kind of job -> networks it can treat.
         variant: which of the worker's routes to take.
-        compiles: whether the first call of a function is slower by design, so never counted.
         yardstick: not a peer but a measure of the machine.
     """
 
