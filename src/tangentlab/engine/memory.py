@@ -62,7 +62,7 @@ def human_bytes(nbytes: float) -> str:
         if nbytes < 1000:
             return f"{nbytes:.3g} {unit}"
         nbytes /= 1000
-    return f"{nbytes:.3g} PB"
+    return f"{nbytes:.2g} PB"
 
 
 def require_memory(nbytes: int, what: str, instead: str) -> None:
