@@ -53,6 +53,13 @@ def fisher(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 @cache
+def exact_jacobian(name: str) -> Tensor:
+    """The Jacobian (examples, outputs, d) of one of the small models."""
+    case = case_of(name)
+    return jacobian(case.model, case.inputs)
+
+
+@cache
 def exact(name: str) -> Tensor:
     """The Fisher matrix of one of the small models."""
     case = case_of(name)

@@ -15,7 +15,7 @@ from tangentlab.linalg import safe_eigh, sym_pow
 from tangentlab.objects.algebra import is_scalar, one_number
 from tangentlab.objects.fvector import FVector
 from tangentlab.objects.matrix_free import MatrixFree, check_damping
-from tangentlab.objects.pmat.block import require_positive
+from tangentlab.objects.pmat.block import require_positive, without_rounding
 
 
 class FMat(MatrixFree):
@@ -57,6 +57,8 @@ class FMat(MatrixFree):
 
     def mv(self, v: FVector) -> FVector:
         """K v. Also written `K @ v`."""
+        if not isinstance(v, FVector):
+            raise InputError(f"A kernel acts on FVectors, not on a {type(v).__name__}.")
         if v.shape != self.sizes[2:]:
             raise InputError(f"The kernel acts on (outputs, examples) = {self.sizes[2:]}, not {v.shape}.")
         image = self._product(v.flat.reshape(-1, v.flat.shape[-1]))
@@ -130,6 +132,8 @@ class FMatDense(FMat):
     @classmethod
     def from_matrix(cls, matrix: Tensor, outputs: int = 1) -> FMatDense:
         """From a flat matrix (outputs * examples, outputs * examples')."""
+        if matrix.ndim != 2 or any(size % outputs for size in matrix.shape):
+            raise InputError(f"A matrix of shape {tuple(matrix.shape)} does not hold {outputs} outputs per example.")
         rows, columns = (size // outputs for size in matrix.shape)
         return cls(matrix.reshape(outputs, rows, outputs, columns))
 
@@ -199,8 +203,9 @@ class FMatDense(FMat):
         return values, [FVector(column.reshape(self.data.shape[:2])) for column in vectors.t()]
 
     def logdet(self, damping: float | None = None, *, regul: float | None = None) -> Tensor:
-        """log det(K + damping I)."""
-        return require_positive(self.eigvalsh(), check_damping(damping, regul)).log().sum()
+        """log det(K + damping I); -inf for a singular kernel without damping."""
+        value = check_damping(damping, regul)
+        return without_rounding(require_positive(self.eigvalsh(), value), value).log().sum()
 
     def center(self, how: str = "per_output") -> FMatDense:
         """Subtract the mean feature: "per_output" over the examples of each output, "global" over outputs and examples."""
@@ -258,8 +263,12 @@ def label_kernel(labels: Tensor, n_classes: int, dtype: torch.dtype | None = Non
     labels: (examples) of class indices, or (examples, classes) of real targets.
     """
     if labels.ndim == 1:
+        if labels.is_floating_point():
+            raise InputError("Real targets need the shape (examples, outputs); class labels are integers.")
         if int(labels.max()) >= n_classes or int(labels.min()) < 0:
             raise InputError(f"Labels must lie in 0..{n_classes - 1}, found {int(labels.min())}..{int(labels.max())}.")
         labels = torch.nn.functional.one_hot(labels.long(), n_classes)
+    if labels.ndim != 2 or labels.shape[1] != n_classes:
+        raise InputError(f"Targets of shape {tuple(labels.shape)} do not have {n_classes} classes.")
     targets = labels.to(dtype or torch.get_default_dtype()).t()
     return FMatDense(torch.einsum("cn,dm->cndm", targets, targets))

@@ -50,6 +50,8 @@ class Eigenpairs(Generic[Vectors]):
 
 def check_damping(damping: float | None, regul: float | None = None) -> float:
     """One value from damping= and its other name regul=; it may not be negative."""
+    if damping is not None and regul is not None and float(damping) != float(regul):
+        raise InputError(f"damping={damping} and regul={regul} are two names of one argument: give one.")
     value = damping if damping is not None else regul if regul is not None else 0.0
     if not float(value) >= 0:
         raise InputError(f"The damping must be a number >= 0, not {value}.")
