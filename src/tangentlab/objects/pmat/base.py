@@ -316,6 +316,8 @@ def require_square(layout: LayerCollection, matrix: Tensor) -> None:
     """A ready matrix must be over the parameters of the layout."""
     if matrix.shape != (layout.numel, layout.numel):
         raise InputError(f"A {layout.numel} x {layout.numel} matrix is expected, got {tuple(matrix.shape)}.")
+    if bool((matrix - matrix.t()).abs().max() > 1e-3 * matrix.abs().max()):
+        raise InputError("A symmetric matrix is expected: this one differs from its transpose.")
 
 
 class Representation:
