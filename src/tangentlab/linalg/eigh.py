@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -160,6 +159,8 @@ def _jittered(matrix: Tensor) -> Eigenpairs:
 
 
 def _other_driver(matrix: Tensor, driver: str) -> Eigenpairs:
+    import scipy.linalg  # only when LAPACK through torch has failed: it takes longer to import than to use
+
     values, vectors = scipy.linalg.eigh(matrix.cpu().numpy(), driver=driver)
     return torch.from_numpy(values).to(matrix), torch.from_numpy(vectors).to(matrix)
 
