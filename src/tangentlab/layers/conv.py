@@ -161,6 +161,17 @@ class ConvSum(OuterSum):
         flat = weight.flatten()
         return torch.cat([flat, grads.flatten(2).sum((0, 2))]) if self.bias else flat
 
+    def square_sum(self) -> Tensor:
+        """Squares of the gradients, (numel), without holding the gradients of more than a few examples."""
+        groups, rows, columns = self.matrix_shape
+        grads = self.example_gradients().unflatten(2, (self.outputs, rows))
+        total = grads.new_zeros((groups, rows, columns))
+        for chunk, patches in self.example_chunks():
+            for g in range(groups):
+                _add_squares(total[g], grads[chunk, g], patches[:, g])
+        flat = total.flatten()
+        return torch.cat([flat, self.left.sum(3).square().sum((0, 1)).flatten()]) if self.bias else flat
+
     def rotated_square_sum(self, left_basis: Tensor, right_basis: Tensor) -> Tensor:
         """As for any layer, by the cheaper order: rotate patches and gradients first, or the finished gradients."""
         _, rows, columns = self.matrix_shape
@@ -177,22 +188,11 @@ class ConvSum(OuterSum):
         return total
 
     def _add_rotated_factors(self, total: Tensor, grads: Tensor, patches: Tensor, left: Tensor, right: Tensor) -> None:
-        """Add squares to total (k_left, k_right), from gradients (n, K, rows, T) and patches (n, columns, T) of one group.
-
-        One cotangent at a time where the rotated gradient fills the cache.
-        """
+        """Add squares to total (k_left, k_right), from gradients (n, K, rows, T) and patches (n, columns, T) of one group."""
         turned = right[: patches.shape[1]].t() @ patches
         if self.bias:
             turned += right[-1][:, None]
-        rotated = (grads.transpose(-1, -2) @ left).transpose(-1, -2)
-        step = max(1, CACHE_BYTES // (total.numel() * total.element_size()))
-        for patch, of_example in zip(turned, rotated, strict=True):
-            for start in range(0, self.outputs, step):
-                product = of_example[start : start + step].reshape(-1, patch.shape[1]) @ patch.t()
-                if step == 1:
-                    total.addcmul_(product, product)
-                else:
-                    total += product.square_().unflatten(0, (-1, total.shape[0])).sum(0)
+        _add_squares(total, (grads.transpose(-1, -2) @ left).transpose(-1, -2), turned)
 
     def _add_rotated_gradients(
         self, total: Tensor, grads: Tensor, patches: Tensor, left: Tensor, right: Tensor
@@ -211,6 +211,21 @@ class ConvSum(OuterSum):
         for chunk, patches in self.example_chunks():
             torch.matmul(grads[chunk], patches.transpose(-1, -2), out=result[chunk])
         return result.unflatten(2, (self.outputs, rows)).permute(2, 0, 1, 3, 4)
+
+
+def _add_squares(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total (R, C) += sum over n, k of (left[n, k] right[n]^T)^2 for left (n, K, R, T) and right (n, C, T).
+
+    As many cotangents at a time as fill the cache.
+    """
+    step = max(1, CACHE_BYTES // (total.numel() * total.element_size()))
+    for gradients, patch in zip(left, right, strict=True):
+        for start in range(0, gradients.shape[0], step):
+            product = gradients[start : start + step].reshape(-1, patch.shape[1]) @ patch.t()
+            if step == 1:
+                total.addcmul_(product, product)
+            else:
+                total += product.square_().unflatten(0, (-1, total.shape[0])).sum(0)
 
 
 @register(*_CONVOLUTIONS, joint=True)
