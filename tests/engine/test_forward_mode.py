@@ -179,6 +179,14 @@ def test_products_with_a_vector_of_zeros_are_zero() -> None:
     assert not linear.jvp(torch.zeros(linear.network.layout.numel, dtype=torch.float64)).any()
 
 
+def test_a_jacobian_that_is_only_rounding_is_not_taken_for_a_disagreement() -> None:
+    model = nn.Sequential(nn.Linear(2, 1), nn.Tanh(), nn.LayerNorm(1, bias=False)).double()
+    linear = linearization(model, torch.randn(1, 2, dtype=torch.float64))
+    for v in directions(linear, torch.float64):
+        assert linear.jvp(v).abs().max() < 1e-10
+    assert linear.rung == DEFAULT
+
+
 def test_padding_rows_of_an_embedding_get_no_derivative_in_either_direction() -> None:
     """Reverse mode drops the gradient of the padding row, forward mode would not: the product must follow the former."""
     model = nn.Sequential(nn.Embedding(4, 3, padding_idx=0), nn.Flatten(), nn.Linear(6, 2)).double()
