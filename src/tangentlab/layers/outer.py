@@ -21,6 +21,10 @@ from tangentlab.layers.covariance import stacked_rows
 from tangentlab.linalg.symmetric import symmetric_product
 
 
+ROWS_AT_ONCE = 64 << 20
+"""Bytes of written-out gradients at a time, where only their sums are wanted."""
+
+
 class OuterSum:
     """Gradients `sum_t left_t right_t^T` of a parameter group, for K cotangents and N examples.
 
@@ -158,8 +162,12 @@ class OuterSum:
 
     def square_sum(self) -> Tensor:
         """sum over cotangents and examples of the squared gradient entries, (numel)."""
-        if self.positions > 1 or self.is_explicit:
-            return self.rows().square().sum((0, 1))
+        if self.is_explicit:
+            return self.left.square().sum((0, 1)).flatten()
+        if self.positions > 1:
+            step = max(1, ROWS_AT_ONCE // (self.outputs * self.numel * self.left.element_size()))
+            chunks = [self.take_examples(n, min(n + step, self.examples)) for n in range(0, self.examples, step)]
+            return torch.stack([chunk.rows().square().sum((0, 1)) for chunk in chunks]).sum(0)
         left, right = self.left[..., 0, :].square(), self.right[..., 0, :].square()
         if right.shape[0] == 1:
             left = left.sum(0, keepdim=True)
