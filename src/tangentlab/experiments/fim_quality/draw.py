@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tangentlab.experiments import Picture, Results
-from tangentlab.experiments.fim_quality.judge import PRACTICAL, is_practical
+from tangentlab.experiments.fim_quality.judge import PRACTICAL, ROUNDING, is_practical, mean_by_representation
 from tangentlab.experiments.fim_quality.measure import DRAWS, FACTORED
 from tangentlab.report.style import INK, PALETTE, band, label, panels
 
@@ -22,7 +22,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "QuasiDiag": {"color": PALETTE[3]},
     "Diag": {"color": PALETTE[2]},
 }
-_FLOOR = 1e-9  # an error of exactly 0 has no place on a logarithmic axis
+_FLOOR = 3e-8  # rounding; an error of exactly 0 has no place on a logarithmic axis
 
 
 def pictures(results: Results) -> Iterator[Picture]:
@@ -32,9 +32,9 @@ def pictures(results: Results) -> Iterator[Picture]:
     yield _forward_picture(
         results,
         "figure-3.4",
-        {"residual": "residual", "cosine": "cosine with Fv"},
-        "Products with random unit vectors v: residual |F̂v − Fv| / |Fv| (lower is better) and cosine of F̂v and Fv "
-        "(higher is better), mean over vectors.",
+        {"residual": "residual (lower is better)", "cosine": "cosine (higher is better)"},
+        "Products with random unit vectors v: residual |F̂v − Fv| / |Fv| and cosine of F̂v and Fv, mean over vectors and "
+        "seeds, all seeds as a band.",
     )
     yield _forward_picture(
         results,
@@ -88,7 +88,9 @@ def _forward_picture(results: Results, name: str, keys: dict[str, str], caption:
                 places = np.arange(len(curves.x), dtype=float)
                 clipped = np.maximum(curves.y, _FLOOR) if key == "trace" else curves.y
                 band(panel, type(curves)(places, clipped), kind, marker="o", **STYLES[kind])
-            panel.set_yscale("log" if key == "trace" else "linear")
+            if key == "trace":
+                panel.set(yscale="log", ylim=(_FLOOR, 3), yticks=[1e-7, 1e-5, 1e-3, 1e-1])
+                panel.minorticks_off()
             panel.set_xticks(range(len(steps)), [f"{step:,}" for step in steps])
         axes[row, 0].set_ylabel(what)
     for column, draws in enumerate(DRAWS):
@@ -100,25 +102,19 @@ def _forward_picture(results: Results, name: str, keys: dict[str, str], caption:
 
 def _scoreboard(results: Results) -> Picture:
     """Operations times representations: the measured means, coloured from the best to the worst of each operation."""
-    forward = results.table("forward", draws="independent")
-    solve = results.table("solve", draws="independent")
-    names = _present(solve.distinct("representation"))
-    tasks: dict[str, dict[str, float]] = {}
-    for title, key in {"tr F\n(error)": "trace", "vᵀFv\n(error)": "vTMv", "Fv\n(cosine)": "cosine"}.items():
-        tasks[title] = {n: float(forward.where(representation=n)[key].mean()) for n in names if n != FACTORED}
-    practical = {
-        n: [r["cosine"] for r in solve.where(representation=n).rows if is_practical(r["damping"])] for n in names
-    }
-    tasks["solve\n(cosine)"] = {name: float(np.mean(values)) for name, values in practical.items()}
+    tasks = _means(results)
+    names = _present(list(tasks["solve\n(cosine)"]))
     ranks = np.full((len(names), len(tasks)), np.nan)
     figure, ((axes,),) = panels(1, width=6.2, height=0.5 * len(names) + 1.0)
     for column, (title, values) in enumerate(tasks.items()):
-        ordered = sorted(values, key=lambda name: values[name], reverse="cosine" in title)
-        for place, name in enumerate(ordered):
+        sign = -1 if "cosine" in title else 1
+        places = {name: sum(sign * other < sign * values[name] for other in values.values()) for name in values}
+        for name, place in places.items():
             row = names.index(name)
-            ranks[row, column] = place / max(1, len(ordered) - 1)
+            ranks[row, column] = place / max(1, *places.values())
             style = {"color": "black" if ranks[row, column] < 0.6 else "white", "weight": "normal" if place else "bold"}
-            axes.text(column, row, f"{values[name]:.3f}", ha="center", va="center", **style)
+            text = f"{values[name]:.3f}" if values[name] else "exact"
+            axes.text(column, row, text, ha="center", va="center", **style)
     axes.imshow(1 - ranks, cmap="cividis", vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(len(tasks)), list(tasks))
     axes.set_yticks(range(len(names)), names)
@@ -129,10 +125,23 @@ def _scoreboard(results: Results) -> Picture:
     return Picture(
         "scoreboard",
         figure,
-        "All operations at a glance, on independent draws: means over the points of the training, the vectors, the "
-        "seeds and (solve) the dampings from 1e−4 to 1e−1. The lighter a cell, the better it ranks in its column; the "
-        "best one is bold. The factored form exists for the inverse only.",
+        "All operations at a glance, on shared draws: means over the points of the training, the vectors, the seeds "
+        "and (solve) the dampings from 1e−4 to 1e−1. The lighter a cell, the better it ranks in its column; the best "
+        "one is bold. The factored form exists for the inverse only.",
     )
+
+
+def _means(results: Results) -> dict[str, dict[str, float]]:
+    """Mean of every operation by representation; what is wrong by no more than rounding counts as 0."""
+    forward, solve = results.table("forward", draws="shared").rows, results.table("solve", draws="shared").rows
+    titles = {"tr F\n(error)": "trace", "vᵀFv\n(error)": "vTMv", "Fv\n(cosine)": "cosine"}
+    tasks = {title: mean_by_representation(forward, key) for title, key in titles.items()}
+    practical = [row for row in solve if is_practical(row["damping"])]
+    tasks["solve\n(cosine)"] = mean_by_representation(practical, "cosine")
+    return {
+        title: {name: 0.0 if value < ROUNDING else value for name, value in values.items()}
+        for title, values in tasks.items()
+    }
 
 
 def _present(names: list[str]) -> list[str]:

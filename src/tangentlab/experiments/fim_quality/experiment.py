@@ -114,7 +114,7 @@ CLAIMS = (
     Claim(
         "3-no-winner",
         "No representation is the best for all operations.",
-        "largest share of the four operations (trace, vᵀFv, Fv, solve) that one representation wins",
+        "largest share of the four operations (trace, vᵀFv, Fv, solve with exact damping) that one representation wins",
         "<",
         1,
         "§3.4.1",
