@@ -20,7 +20,6 @@ from torch import Tensor
 from tangentlab.layers.covariance import stacked_rows
 from tangentlab.linalg.symmetric import symmetric_product
 
-
 ROWS_AT_ONCE = 64 << 20
 """Bytes of written-out gradients at a time, where only their sums are wanted."""
 
@@ -91,7 +90,7 @@ class OuterSum:
 
     @property
     def is_explicit(self) -> bool:
-        """True when the rows are already there (one term, times 1)."""
+        """True when the rows are there but for one number per example: a weight with one column, one term."""
         return self.positions == 1 and self.matrix_shape[2] == 1 and not self.bias
 
     @property
@@ -162,8 +161,6 @@ class OuterSum:
 
     def square_sum(self) -> Tensor:
         """sum over cotangents and examples of the squared gradient entries, (numel)."""
-        if self.is_explicit:
-            return self.left.square().sum((0, 1)).flatten()
         if self.positions > 1:
             step = max(1, ROWS_AT_ONCE // (self.outputs * self.numel * self.left.element_size()))
             chunks = [self.take_examples(n, min(n + step, self.examples)) for n in range(0, self.examples, step)]
