@@ -92,6 +92,10 @@ class PushForwardDense(PushForward):
                 sizes = [torch.Size(layout.shapes[name]).numel() for name in group.names]
                 pieces |= dict(zip(group.names, factor.rows().split(sizes, -1), strict=True))
             parts.append(torch.cat([pieces[name] for name in layout.names], -1))
+            if len(parts[-1]) != len(parts[0]):
+                raise InputError(
+                    f"The number of outputs changes from batch to batch: {len(parts[0])}, then {len(parts[-1])}."
+                )
         return cls(layout, torch.cat(parts, 1))
 
     def mv(self, v: PVector) -> FVector:
