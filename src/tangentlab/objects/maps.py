@@ -182,6 +182,8 @@ class PushForwardImplicit(_ImplicitMap, PushForward):
         self._check(v)
         vectors = v.flat.reshape(-1, self.layout.numel)
         batches = [torch.stack([linear.jvp(x).flatten(1).t() for x in vectors]) for linear in self._linearizations()]
+        if len({part.shape[1] for part in batches}) > 1:
+            raise InputError("The number of outputs changes from batch to batch, so the image is no FVector.")
         images = torch.cat(batches, -1)
         return FVector(images.reshape(*v.flat.shape[:-1], *images.shape[1:]))
 
