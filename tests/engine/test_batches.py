@@ -18,7 +18,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from tangentlab.engine.batches import Batches, call_model, take_examples, targets_of
+from tangentlab.engine.batches import Batches, call_model, common_length, take_examples, targets_of
 from tangentlab.errors import InputError
 
 DATA = TensorDataset(torch.arange(6.0)[:, None], torch.arange(6))
@@ -165,13 +165,17 @@ def test_targets_are_the_second_entry_or_the_labels() -> None:
             targets_of(batch)
 
 
-def test_examples_are_taken_from_every_tensor_or_not_at_all() -> None:
+def test_examples_are_taken_from_every_tensor_of_a_batch() -> None:
     batch = {"x": torch.arange(4), "more": [torch.arange(8).reshape(4, 2), torch.tensor(7)], "name": "text"}
-    taken = take_examples(batch, [2, 0], 4)
+    taken = take_examples(batch, [2, 0])
     assert taken["x"].tolist() == [2, 0]
     assert taken["more"][0].tolist() == [[4, 5], [0, 1]]
     assert int(taken["more"][1]) == 7
     assert taken["name"] == "text"
-    assert take_examples(batch, [0], 3) is None
-    assert take_examples("text", [0], 3) is None
-    assert take_examples({**batch, "mask": torch.ones(5)}, [0], 4) is None
+
+
+def test_the_length_of_a_batch_is_that_of_all_its_tensors() -> None:
+    batch = UserDict(x=torch.arange(4), more=[torch.ones(4, 2), torch.tensor(7)], name="text")
+    assert common_length(batch) == 4
+    assert common_length({**batch, "mask": torch.ones(5)}) is None
+    assert common_length("text") is None

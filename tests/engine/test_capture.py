@@ -271,3 +271,16 @@ def test_check_takes_selectors_of_the_model_itself_and_reports_per_group() -> No
     assert isinstance(report, CheckReport)
     assert set(report.errors) == {("fc.weight", "fc.bias")}
     assert report.passed
+
+
+def test_a_model_whose_outputs_and_gradients_cancel_to_rounding_passes() -> None:
+    class Cancelled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.norm = nn.Linear(3, 7), nn.LayerNorm(7, elementwise_affine=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.fc(x)).mean(-1)
+
+    model, x = Cancelled(), torch.randn(6, 3)
+    assert check(model, x).passed

@@ -75,7 +75,7 @@ class Batches:
     def tensors(self) -> list[Tensor]:
         """The tensors of a single batch given as such; what a loader yields is new every time."""
         return (
-            [leaf for leaf in tree_flatten(_plain(self._data[0]))[0] if isinstance(leaf, Tensor)]
+            [leaf for leaf in tree_flatten(plain_batch(self._data[0]))[0] if isinstance(leaf, Tensor)]
             if self._single
             else []
         )
@@ -129,16 +129,21 @@ def targets_of(batch: Any) -> Tensor:
     raise InputError("This needs targets: batches must be (inputs, targets, ...) or a dict with 'labels'.")
 
 
-def take_examples(batch: Any, index: Sequence[int] | None, of: int) -> Any | None:
-    """Some of the `of` examples (None: all of them), or None when a tensor of the batch has another first axis."""
-    plain = _plain(batch)
-    leaves = [leaf for leaf in tree_flatten(plain)[0] if isinstance(leaf, Tensor) and leaf.ndim > 0]
-    if not leaves or any(leaf.shape[0] != of for leaf in leaves):
-        return None
-    if index is None:
-        return plain
-    return tree_map(lambda leaf: leaf[list(index)] if isinstance(leaf, Tensor) and leaf.ndim > 0 else leaf, plain)
+def common_length(batch: Any) -> int | None:
+    """Length of the first axis of every tensor of a batch, or None when there is none or they differ."""
+    leaves = [leaf for leaf in tree_flatten(plain_batch(batch))[0] if isinstance(leaf, Tensor) and leaf.ndim > 0]
+    lengths = {leaf.shape[0] for leaf in leaves}
+    return lengths.pop() if len(lengths) == 1 else None
 
 
-def _plain(batch: Any) -> Any:
+def take_examples(batch: Any, index: Sequence[int]) -> Any:
+    """The entries `index` along the first axis of every tensor of a batch."""
+    chosen = list(index)
+    return tree_map(
+        lambda leaf: leaf[chosen] if isinstance(leaf, Tensor) and leaf.ndim > 0 else leaf, plain_batch(batch)
+    )
+
+
+def plain_batch(batch: Any) -> Any:
+    """The batch, with a dict in place of any other mapping, as tree functions need it."""
     return dict(batch) if isinstance(batch, Mapping) else batch

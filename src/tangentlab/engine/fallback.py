@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from tangentlab.engine.batches import take_examples
+from tangentlab.engine.batches import common_length, plain_batch
 from tangentlab.engine.capture import batched_grad
 from tangentlab.engine.network import Network
 from tangentlab.engine.snapshot import untouched
@@ -67,8 +67,7 @@ class Caller(nn.Module):
 
 def vmapped_rows(network: Network, batch: Any, names: tuple[str, ...], cotangents: Tensor) -> Tensor | None:
     """The same rows by vmap over single examples, or None when this model or batch does not allow it."""
-    plain = take_examples(batch, None, cotangents.shape[1])
-    if plain is None:
+    if common_length(batch) != cotangents.shape[1]:
         return None
     own = network.parameters()
     parameters = {name: own[name].detach() for name in names}
@@ -85,7 +84,7 @@ def vmapped_rows(network: Network, batch: Any, names: tuple[str, ...], cotangent
     try:
         with warnings.catch_warnings(), untouched(network.model), torch.no_grad():
             warnings.simplefilter("ignore")
-            return vmap(rows_of_one, in_dims=(0, 1), out_dims=1)(plain, cotangents)
+            return vmap(rows_of_one, in_dims=(0, 1), out_dims=1)(plain_batch(batch), cotangents)
     except Exception:  # any failure of the accelerator means: take the loop
         return None
 

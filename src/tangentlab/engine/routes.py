@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tangentlab.engine.batches import take_examples
+from tangentlab.engine.batches import common_length, take_examples
 from tangentlab.engine.capture import Call, Captured, capture, output_gradients
 from tangentlab.engine.graph import GraphFacts, leaves_of_call, read_graph
 from tangentlab.engine.groups import Group, Site
@@ -109,8 +109,7 @@ class Router:
     def _probe(self, captured: Captured, live: list[Call], batch: Any) -> list[int | None]:
         """Example axis of every live call, or None."""
         examples = captured.examples
-        index = [0, 1] if examples > 2 else [0, 1, 0] if examples == 2 else [0]
-        other = self._other(batch, index, examples)
+        other = self._other(captured, batch)
         if other is None:
             return [WHOLE] * len(live) if examples == 1 else _searched(captured, live)
         _require_independent(captured.outputs[:2], other.outputs[:2])
@@ -120,20 +119,31 @@ class Router:
         calls = [call for call in other.calls if call.edge.node in nodes]
         if [id(call.module) for call in calls] != [id(call.module) for call in live]:
             return [None] * len(live)
-        axes = [_changed_axis(a, b, examples, len(index)) for a, b in zip(live, calls, strict=True)]
+        axes = [_changed_axis(a, b, examples, other.examples) for a, b in zip(live, calls, strict=True)]
         return _separated(other, calls, axes)
 
-    def _other(self, batch: Any, index: list[int], examples: int) -> Captured | None:
-        """The network on some examples of the batch, or None where a batch cannot be cut or has a fixed size."""
-        some = batch if examples == 1 else take_examples(batch, index, examples)
-        if some is None:
+    def _other(self, captured: Captured, batch: Any) -> Captured | None:
+        """The network on another number of examples, or None where the batch cannot be cut or has a fixed size.
+
+        A single example runs again as it is. Cutting the batch may leave the outputs alone (sequences first), but not
+        change another axis of them than the first, which is that of the examples.
+        """
+        length = common_length(batch)
+        index = [0, 0] if length == 1 else [0, 1, 0] if length == 2 else [0, 1]
+        if captured.examples > 1 and length is None:
             return None
+        some = batch if captured.examples == 1 else take_examples(batch, index)
         try:
             with untouched(self.network.model):
                 other = capture(self.network, some, self.groups)
         except Exception:  # whatever the model says about this number of examples, it accepts its own
             return None
-        return other if other.examples == len(index) else None
+        full, part = captured.outputs.shape, other.outputs.shape
+        if full[0] == part[0] and full != part:
+            raise ModelError(_MIXED)
+        if captured.examples == 1:
+            return other
+        return other if length == captured.examples and part[0] == len(index) else None
 
 
 def _fits(call: Call, axis: int | None, examples: int) -> bool:
@@ -198,7 +208,8 @@ def _arrivals(grad: Tensor, axis: int) -> tuple[bool, bool]:
 
 
 def _require_independent(full: Tensor, small: Tensor) -> None:
-    tolerance = torch.finfo(full.dtype).eps ** 0.5 * max(float(full.detach().abs().max()), 1e-30) * 4
+    eps = torch.finfo(full.dtype).eps
+    tolerance = 4 * eps**0.5 * max(float(full.detach().abs().max()), eps**0.4)
     if full.shape != small.shape or float((full - small).detach().abs().max()) > tolerance:
         raise ModelError(_MIXED)
 
