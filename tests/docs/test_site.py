@@ -1,0 +1,70 @@
+"""The site as a whole: every page is in the navigation, every link leads somewhere, every public name is in the reference."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tangentlab
+from tangentlab import experiments, linalg, optim
+from tests.docs.pages import ROOT, without_fences
+
+DOCS = ROOT / "docs"
+TEXTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def navigation() -> list[str]:
+    def leaves(node: Any) -> list[str]:
+        if isinstance(node, str):
+            return [node]
+        return [leaf for part in (node.values() if isinstance(node, dict) else node) for leaf in leaves(part)]
+
+    return leaves(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    assert sorted(navigation()) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_and_anchors_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)", without_fences(page.read_text(encoding="utf-8"))):
+        path, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{page.relative_to(ROOT)} links to {target}"
+        if anchor:
+            assert anchor in anchors(found), f"{page.relative_to(ROOT)} links to {target}"
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pictures_are_there(page: Path) -> None:
+    targets = re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", without_fences(page.read_text(encoding="utf-8")))
+    absent = [target for target in targets if not (page.parent / target).exists()]
+    if absent:
+        pytest.skip(f"{', '.join(absent)} not drawn yet: `make demo` and `make bench` make them")
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", without_fences(page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+
+
+def documented() -> set[str]:
+    """Modules and objects that the reference names."""
+    pages = [page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md")]
+    return {name for text in pages for name in re.findall(r"^::: (\S+)", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("package", [tangentlab, linalg, optim, experiments], ids=lambda package: package.__name__)
+def test_every_public_name_is_in_the_reference(package: Any) -> None:
+    known = documented()
+    for name in package.__all__:
+        value = getattr(package, name)
+        home = getattr(value, "__module__", None)
+        if not isinstance(home, str) or not home.startswith("tangentlab"):
+            continue  # a version, a type alias, a constant
+        assert {home, f"{home}.{getattr(value, '__name__', name)}"} & known, f"{package.__name__}.{name} is missing"
