@@ -32,7 +32,7 @@ def plain_kernels() -> Iterator[None]:
     """Kernels that support every kind of differentiation: math attention, no oneDNN, no transformer fast path."""
     fast_path, one_dnn = torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled
     torch.backends.mha.set_fastpath_enabled(False)
-    torch.backends.mkldnn.enabled = False
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
