@@ -54,9 +54,10 @@ def anchors(page: Path) -> set[str]:
 
 
 def documented() -> set[str]:
-    """Modules and objects that the reference names."""
+    """Modules and objects that the reference names, and the members that it lists."""
     pages = [page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md")]
-    return {name for text in pages for name in re.findall(r"^::: (\S+)", text, re.MULTILINE)}
+    named = {name for text in pages for name in re.findall(r"^::: (\S+)", text, re.MULTILINE)}
+    return named | {name for text in pages for name in re.findall(r"^ {8}- (\w+)$", text, re.MULTILINE)}
 
 
 @pytest.mark.parametrize("package", [tangentlab, linalg, optim, experiments], ids=lambda package: package.__name__)
@@ -67,4 +68,6 @@ def test_every_public_name_is_in_the_reference(package: Any) -> None:
         home = getattr(value, "__module__", None)
         if not isinstance(home, str) or not home.startswith("tangentlab"):
             continue  # a version, a type alias, a constant
-        assert {home, f"{home}.{getattr(value, '__name__', name)}"} & known, f"{package.__name__}.{name} is missing"
+        assert {name, home, f"{home}.{getattr(value, '__name__', name)}"} & known, (
+            f"{package.__name__}.{name} is missing"
+        )
