@@ -39,7 +39,8 @@ class DenseBlock(Block):
 
     def solve(self, rows: Tensor, damping: float) -> Tensor:
         """Cholesky of F + damping I where that succeeds, kept for the next call; else by the spectrum."""
-        if damping > 0 and "_cached_spectrum" not in vars(self):
+        factorizes = self.matrix.dtype in (torch.float32, torch.float64)  # half precision has no Cholesky kernel
+        if damping > 0 and factorizes and "_cached_spectrum" not in vars(self):
             if vars(self).get("_cached_damping") != damping:
                 eye = torch.eye(self.dim, dtype=self.matrix.dtype, device=self.matrix.device)
                 self._cached_factor, failed = torch.linalg.cholesky_ex(self.matrix + damping * eye)
