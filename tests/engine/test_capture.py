@@ -284,3 +284,21 @@ def test_a_model_whose_outputs_and_gradients_cancel_to_rounding_passes() -> None
 
     model, x = Cancelled(), torch.randn(6, 3)
     assert check(model, x).passed
+
+
+def test_gradients_flow_through_a_tensor_that_the_model_computed_before_and_keeps() -> None:
+    class Cached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.raw, self.fc = nn.Parameter(torch.randn(3, dtype=torch.float64)), nn.Linear(3, 2).double()
+            self.scale = self.raw.exp()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x * self.scale)
+
+    model, x = Cached(), torch.randn(4, 3, dtype=torch.float64)
+    sweep = Engine(Network.of(model)).sweep(x)
+    rows = torch.cat([factor.rows() for factor in sweep.factors(sweep.identity_cotangents()).values()], -1)
+    truth = dense_jacobian(model, x)
+    assert truth[..., :3].any()
+    assert relative_error(rows, truth) < 1e-12

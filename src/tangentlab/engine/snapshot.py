@@ -5,20 +5,33 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import is_
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-_CONTAINERS = (dict, OrderedDict, list, set)
+_CONTAINERS = {dict, OrderedDict, list, set}
 
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
     """Leave attributes, buffers and the random state exactly as they were, also after an exception."""
-    devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(devices)), same_attributes(model):
+    with same_random_state(), same_attributes(model):
         yield
+
+
+@contextmanager
+def same_random_state() -> Iterator[None]:
+    """The random state only."""
+    state = torch.get_rng_state()
+    on_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        if on_cuda is not None:
+            torch.cuda.set_rng_state_all(on_cuda)
 
 
 @contextmanager
@@ -29,43 +42,52 @@ def same_attributes(model: nn.Module) -> Iterator[None]:
     written and a graph may keep the copies. Attributes are put back by identity; lists, dicts and sets one level deep,
     which covers the modules' own tables of parameters, buffers and hooks. Cost: a copy of the buffers.
     """
-    spaces = [vars(module) for module in model.modules()]
-    saved = [_contents(space) for space in spaces]
+    saved = [_Space(vars(module)) for module in model.modules()]
     copies: dict[int, Tensor] = {}
-    for space in spaces:
-        for table in (space, space.get("_buffers", {})):
-            for name, value in list(table.items()):
-                if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
-                    table[name] = copies.setdefault(id(value), value.detach().clone())
+    for space in saved:
+        space.work_on_copies(copies)
     try:
         yield
     finally:
-        for space, contents in zip(spaces, saved, strict=True):
-            _restore(space, contents)
+        for space in saved:
+            space.restore()
 
 
-def _contents(space: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Every value with a shallow copy of it where it is a container."""
-    return {name: (value, value.copy() if type(value) in _CONTAINERS else None) for name, value in space.items()}
+class _Space:
+    """The attributes of one module: names and values, and what is in the values that are containers."""
 
+    def __init__(self, live: dict[str, Any]) -> None:
+        self.live, self.names, self.values = live, tuple(live), tuple(live.values())
+        containers = [value for value in self.values if type(value) in _CONTAINERS]
+        self.empty = [container for container in containers if not container]
+        self.filled = [(container, container.copy()) for container in containers if container]
 
-def _restore(space: dict[str, Any], saved: dict[str, tuple[Any, Any]]) -> None:
-    values = {name: value for name, (value, _) in saved.items()}
-    if not _same(space, values):
-        space.clear()
-        space.update(values)
-    for container, copy in saved.values():
-        if copy is not None and not _same(container, copy):
-            container.clear()
-            container.extend(copy) if isinstance(container, list) else container.update(copy)
+    def work_on_copies(self, copies: dict[int, Tensor]) -> None:
+        """Put copies in the place of tensors; those with a history stay, since gradients flow through them."""
+        for table in (self.live, self.live.get("_buffers", {})):
+            for name in [name for name, value in table.items() if isinstance(value, Tensor)]:
+                value = table[name]
+                if not value.requires_grad:
+                    table[name] = copies.setdefault(id(value), value.clone())
+
+    def restore(self) -> None:
+        """Put back what has changed."""
+        for container in self.empty:
+            if container:
+                container.clear()
+        for container, copy in self.filled:
+            if not _same(container, copy):
+                container.clear()
+                container.extend(copy) if isinstance(container, list) else container.update(copy)
+        if tuple(self.live) != self.names or not all(map(is_, self.live.values(), self.values)):
+            self.live.clear()
+            self.live.update(zip(self.names, self.values, strict=True))
 
 
 def _same(one: Any, two: Any) -> bool:
     """Whether two containers hold the same objects in the same order."""
+    if len(one) != len(two) or isinstance(one, set):
+        return isinstance(one, set) and one == two
     if isinstance(one, dict):
-        return list(one) == list(two) and all(one[key] is two[key] for key in two)
-    return len(one) == len(two) and (one == two if isinstance(one, set) else all(map(_is, one, two)))
-
-
-def _is(one: Any, two: Any) -> bool:
-    return one is two
+        return list(one) == list(two) and all(map(is_, one.values(), two.values()))
+    return all(map(is_, one, two))

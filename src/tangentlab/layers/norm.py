@@ -73,8 +73,10 @@ def mixes_examples(module: nn.Module) -> bool:
 
 def is_stochastic(module: nn.Module) -> bool:
     """True for a layer that draws random numbers in the mode it is in."""
-    dropout = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
-    recurrent = isinstance(module, nn.RNNBase) and module.dropout > 0
-    attention = isinstance(module, nn.MultiheadAttention) and module.dropout > 0
-    randomized = isinstance(module, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
-    return bool(module.training and (dropout or recurrent or attention or randomized))
+    if not module.training:
+        return False
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return module.dropout > 0
+    return isinstance(module, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
