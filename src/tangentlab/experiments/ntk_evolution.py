@@ -266,14 +266,15 @@ def _figure(results: Results) -> Picture:
     classes = results.array("classes")
     figure, axes = panels(len(shown), 2, width=2.55, height=2.5)
     grams = {step: results.array(f"gram-{step}") for step in shown}
-    lowest = min(float(np.quantile(normalized(gram), 0.01)) for gram in grams.values())
+    pairs = np.concatenate([normalized(gram)[~np.eye(len(gram), dtype=bool)] for gram in grams.values()])
+    low, high = np.quantile(pairs, (0.005, 0.995))
     for column, (step, gram) in enumerate(grams.items()):
-        image = axes[0, column].imshow(normalized(gram), vmin=lowest, vmax=1, interpolation="nearest")
+        image = axes[0, column].imshow(normalized(gram), vmin=low, vmax=high, interpolation="nearest")
         _name_blocks(axes[0, column], classes, first=column == 0)
         axes[0, column].set_title(f"{step:,} updates")
         _scatter(axes[1, column], principal_components(gram), classes)
         label(axes[1, column], "1st principal component", "2nd principal component" if column == 0 else "")
-    figure.colorbar(image, ax=axes[0, :], label="normalized kernel", shrink=0.9, pad=0.01)
+    figure.colorbar(image, ax=axes[0, :], label="normalized kernel", shrink=0.9, pad=0.01, extend="both")
     lines, names = axes[1, 0].get_legend_handles_labels()
     figure.legend(lines, names, loc="outside lower center", ncols=2)
     return Picture(
