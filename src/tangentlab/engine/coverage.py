@@ -102,7 +102,8 @@ def check(
     gradient of the group (or to a thousandth of the largest of all, and to 1e-5, where gradients cancel to nothing).
     """
     require_module(model)
-    double = _copy(model).double()
+    with grad_mode():
+        double = _copy(model).double()
     x = tree_map(_double, plain_batch(x))
     layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
     network = Network.of(double, layout, forward, function)

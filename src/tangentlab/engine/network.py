@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from tangentlab.engine.batches import call_model
+from tangentlab.engine.batches import call_model, plain_batch
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.snapshot import untouched as untouched
 from tangentlab.errors import InputError, ModelError, NumericsError
@@ -56,6 +57,7 @@ class Network:
     def __call__(self, batch: Any) -> Tensor:
         """Outputs (N, ...) on a batch, with a graph where gradients are on."""
         refuse_modes(self.model)
+        _refuse_inference_tensors(batch)
         output = self.forward(self.model, batch) if self.forward else call_model(self.model, batch)
         if self.function is not None:
             output = self.function(output, batch)
@@ -99,8 +101,19 @@ def _require_trainable(parameters: dict[str, nn.Parameter]) -> None:
     for name, parameter in parameters.items():
         if not parameter.requires_grad:
             raise InputError(f"Parameter {name!r} is frozen (requires_grad=False): unfreeze it or select without it.")
+        if parameter.is_inference():
+            raise InputError(f"Parameter {name!r} was made in torch.inference_mode(): make the model outside of it.")
         if parameter.is_complex():
             raise InputError(f"Parameter {name!r} is complex: only real parameters have a Jacobian here.")
+
+
+def _refuse_inference_tensors(batch: Any) -> None:
+    if not torch.is_inference_mode_enabled():
+        for leaf in tree_leaves(plain_batch(batch)):
+            if isinstance(leaf, Tensor) and leaf.is_inference():
+                raise InputError(
+                    "The batch was made in torch.inference_mode(), which rules derivatives out: clone() it."
+                )
 
 
 def refuse_modes(model: nn.Module) -> None:
@@ -132,6 +145,6 @@ def grad_mode() -> Iterator[None]:
 
 
 def require_finite(tensor: Tensor, what: str) -> None:
-    """Refuse to build geometry on NaN or infinity."""
-    if not torch.isfinite(tensor).all():
+    """Refuse to build geometry on NaN or infinity. A finite sum shows in one pass that all entries are."""
+    if not torch.isfinite(tensor.detach().sum()) and not torch.isfinite(tensor).all():
         raise NumericsError(f"{what} contain NaN or infinity; check the data and the weights of the model.")

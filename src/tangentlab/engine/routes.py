@@ -19,7 +19,7 @@ from tangentlab.engine.capture import Call, Captured, capture, output_gradients
 from tangentlab.engine.graph import GraphFacts, leaves_of_call, read_graph
 from tangentlab.engine.groups import Group, Site
 from tangentlab.engine.network import Network, require_finite
-from tangentlab.engine.snapshot import untouched
+from tangentlab.engine.snapshot import same_random_state
 from tangentlab.errors import ModelError
 from tangentlab.layers.conv import expected_ndim
 
@@ -134,7 +134,7 @@ class Router:
             return None
         some = batch if captured.examples == 1 else take_examples(batch, index)
         try:
-            with untouched(self.network.model):
+            with same_random_state():
                 other = capture(self.network, some, self.groups)
         except Exception:  # whatever the model says about this number of examples, it accepts its own
             return None

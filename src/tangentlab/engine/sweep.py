@@ -13,7 +13,7 @@ from tangentlab.engine.fallback import Verdicts, fallback_rows
 from tangentlab.engine.groups import Group, parameter_groups
 from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.routes import WHOLE, Route, Router, Use
-from tangentlab.engine.snapshot import untouched
+from tangentlab.engine.snapshot import same_random_state, untouched
 from tangentlab.layers import OuterSum, concatenate
 
 
@@ -28,7 +28,7 @@ class Engine:
 
     def sweep(self, batch: Any) -> Sweep:
         """Forward one batch and decide the routes."""
-        with untouched(self.network.model):
+        with same_random_state():
             captured = capture(self.network, batch, self.groups)
             routes = self.router.routes(captured, batch)
         return Sweep(self, batch, captured.outputs, routes)

@@ -21,7 +21,7 @@ from tangentlab.engine.progress import track
 from tangentlab.engine.rows import Rows, Unweighted, Weighting
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
-from tangentlab.layers.gram import gram
+from tangentlab.layers.gram import Workspace, gram
 
 Factors = dict[Group, OuterSum]
 
@@ -117,6 +117,7 @@ def _kernels(
     """Kernel of every group of one pass, put together from blocks of batches."""
     parts: dict[Group, list[list[Tensor]]] = {group: [] for group in groups}
     rows, columns = _ranges(len(first.batches), blocks), _ranges(len((second or first).batches), blocks)
+    workspace = Workspace(memory_budget() / 4)
     for i, row in enumerate(rows):
         left = first.sweep(groups, row)
         lines: dict[Group, list[Tensor]] = {group: [] for group in groups}
@@ -126,21 +127,24 @@ def _kernels(
                     lines[group].append(_transposed(parts[group][j][i], trace))
                 continue
             right = left if second is None and j == i else (second or first).sweep(groups, column)
+            _require_kernel_memory(left[groups[0]], right[groups[0]], trace)
             for group in groups:
-                lines[group].append(_block(left[group], right[group], trace))
+                lines[group].append(_block(left[group], right[group], trace, workspace))
         for group in groups:
             parts[group].append(lines[group])
     return [(group, _assembled(parts.pop(group), trace)) for group in groups]
 
 
-def _block(left: list[OuterSum], right: list[OuterSum], trace: bool) -> Tensor:
-    """Kernel between two lists of pieces; the symmetric half is computed once when they are the same list."""
+def _require_kernel_memory(left: list[OuterSum], right: list[OuterSum], trace: bool) -> None:
     require_memory(
         _cells(left, right, trace) * left[0].left.element_size(),
         "This kernel",
         "outputs='trace' or one output, fewer examples, or representation=FMatImplicit need less.",
     )
-    memory = memory_budget() / 4
+
+
+def _block(left: list[OuterSum], right: list[OuterSum], trace: bool, workspace: Workspace) -> Tensor:
+    """Kernel between two lists of pieces; the symmetric half is computed once when they are the same list."""
     lines: list[list[Tensor]] = []
     for i, one in enumerate(left):
         line = []
@@ -148,7 +152,7 @@ def _block(left: list[OuterSum], right: list[OuterSum], trace: bool) -> Tensor:
             if left is right and j < i:
                 line.append(_transposed(lines[j][i], trace))
             else:
-                line.append(gram(one, two, trace, memory=memory))
+                line.append(gram(one, two, trace, workspace=workspace))
         lines.append(line)
     return _assembled(lines, trace)
 

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import grad
 
 from tangentlab.layers.covariance import lagged_covariance, lagged_operations, lags_apply, window_sums
 from tangentlab.layers.outer import OuterSum
 from tangentlab.layers.registry import register
 from tangentlab.linalg.symmetric import symmetric_product
 
+if TYPE_CHECKING:
+    from tangentlab.layers.gram import Workspace
+
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_WEIGHT_GRADIENT = {1: nn.grad.conv1d_weight, 2: nn.grad.conv2d_weight, 3: nn.grad.conv3d_weight}
+_WEIGHT_GRADIENT = {1: grad.conv1d_weight, 2: grad.conv2d_weight, 3: grad.conv3d_weight}
 CACHE_BYTES = 2 << 20
 """Patches made at once, so that they are used before they leave the cache."""
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -203,11 +208,12 @@ class ConvSum(OuterSum):
             weight += grads.sum(-1).flatten(1)[..., None] * right[-1]
         total += (left.t() @ weight.unflatten(1, grads.shape[1:3])).square_().sum((0, 1))
 
-    def weight_rows(self) -> Tensor:
+    def weight_rows(self, workspace: Workspace | None = None, name: str = "") -> Tensor:
         """(K, N, groups, rows, columns): one product per example for all cotangents."""
         groups, rows, columns = self.matrix_shape
         grads = self.example_gradients()
-        result = grads.new_empty((self.examples, groups, self.outputs * rows, columns))
+        shape = (self.examples, groups, self.outputs * rows, columns)
+        result = grads.new_empty(shape) if workspace is None else workspace.take(name, shape, grads)
         for chunk, patches in self.example_chunks():
             torch.matmul(grads[chunk], patches.transpose(-1, -2), out=result[chunk])
         return result.unflatten(2, (self.outputs, rows)).permute(2, 0, 1, 3, 4)

@@ -25,6 +25,9 @@ from torch import Tensor
 from tangentlab.layers.outer import OuterSum
 from tangentlab.linalg.symmetric import symmetric_product
 
+_PAIR_BYTES = 4 << 20
+"""Intermediate results of the "positions" route that are held at a time."""
+
 
 @dataclass(frozen=True)
 class GramSizes:
@@ -99,38 +102,64 @@ def gram_options(first: OuterSum, second: OuterSum, trace: bool) -> list[GramCos
     return gram_costs(GramSizes.of(first, second), trace, explicit, kronecker=one_sided)
 
 
+class Workspace:
+    """Memory for intermediate results, used again from layer to layer: fresh pages cost as much as the work done in them.
+
+    limit: bytes that the rows of a layer may take at once.
+    """
+
+    def __init__(self, limit: float = float("inf")) -> None:
+        self.limit = limit
+        self._buffers: dict[str, Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """An uninitialized tensor; the last one taken under the same name is overwritten."""
+        numel = torch.Size(shape).numel()
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.numel() < numel or buffer.dtype != like.dtype or buffer.device != like.device:
+            buffer = self._buffers[name] = like.new_empty(numel)
+        return buffer[:numel].view(shape)
+
+
 def gram(
-    first: OuterSum, second: OuterSum, trace: bool = False, route: str | None = None, memory: float = float("inf")
+    first: OuterSum,
+    second: OuterSum,
+    trace: bool = False,
+    route: str | None = None,
+    memory: float = float("inf"),
+    workspace: Workspace | None = None,
 ) -> Tensor:
     """(K, N, L, M) for one parameter group, or (N, M) summed over outputs. `second is first` is computed half.
 
-    route: None for the cheapest; memory: bytes that the rows of the layer may take at once. A group that one batch has in
-    closed form and another written out (its route depends on the batch) is contracted as rows.
+    route: None for the cheapest; memory: bytes that the rows of the layer may take at once; workspace: to use instead. A
+    group that one batch has in closed form and another written out (its route depends on the batch) is contracted as rows.
     """
     if (first.matrix_shape, first.bias) != (second.matrix_shape, second.bias):
         return _contract(first.rows(), second.rows(), trace)
     chosen = route or cheapest(gram_options(first, second, trace)).route
+    workspace = workspace or Workspace(memory)
     if chosen == "rows":
-        return _rows(first, second, trace, memory)
-    return _product(first, second, trace) if chosen == "product" else _positions(first, second, trace, memory)
+        return _rows(first, second, trace, workspace)
+    return _product(first, second, trace) if chosen == "product" else _positions(first, second, trace, workspace)
 
 
-def _rows(first: OuterSum, second: OuterSum, trace: bool, memory: float) -> Tensor:
+def _rows(first: OuterSum, second: OuterSum, trace: bool, workspace: Workspace) -> Tensor:
     """Per-example gradients of this layer only, some of its rows at a time when they would not fit."""
     groups, rows, columns = first.matrix_shape
     examples = first.examples + (0 if second is first else second.examples)
     per_row = max(first.outputs * examples * groups * columns * first.left.element_size(), 1)
-    step = int(max(1, min(rows, memory // per_row)))
+    step = int(max(1, min(rows, workspace.limit // per_row)))
     total: Tensor | None = None
     for start in range(0, rows, step):
-        stop = min(start + step, rows)
-        one = (first if step == rows else first.take_rows(start, stop)).weight_rows().flatten(2)
-        if second is first:
-            two = one
-        else:
-            two = (second if step == rows else second.take_rows(start, stop)).weight_rows().flatten(2)
-            two = two.expand(second.outputs, -1, -1)
-        value = _contract(one.expand(first.outputs, -1, -1) if two is not one else one, two, trace)
+        parts = [
+            one if step == rows else one.take_rows(start, min(start + step, rows))
+            for one in ((first,) if second is first else (first, second))
+        ]
+        written = [
+            part.weight_rows(workspace, name).flatten(2).expand(part.outputs, -1, -1)
+            for part, name in zip(parts, ("rows", "other rows"), strict=False)
+        ]
+        value = _contract(written[0], written[-1], trace)
         total = value if total is None else total.add_(value)
     assert total is not None
     if first.bias:
@@ -170,8 +199,11 @@ def _product(first: OuterSum, second: OuterSum, trace: bool) -> Tensor:
     return total
 
 
-def _positions(first: OuterSum, second: OuterSum, trace: bool, memory: float) -> Tensor:
-    """Example by example: A = a_j a_i^T (s, t), M = g_j A (l, o, t), <g_i, M>; for a trace sum (g_j^T g_i) * A."""
+def _positions(first: OuterSum, second: OuterSum, trace: bool, workspace: Workspace) -> Tensor:
+    """Example by example: A = a_j a_i^T (s, t), M = g_j A (l, o, t), <g_i, M>; for a trace sum (g_j^T g_i) * A.
+
+    As many j at a time as keep M in the cache.
+    """
     same = first is second
     sides = (first,) if same else (first, second)
     grads = [_gradient_maps(one) for one in sides]
@@ -180,7 +212,7 @@ def _positions(first: OuterSum, second: OuterSum, trace: bool, memory: float) ->
     shape = (first.examples, second.examples) if trace else (first.examples, outputs, second.examples, others)
     result = grads[0].new_zeros(shape)
     each = first.positions * (second.positions + others * grads[-1].shape[3]) * result.element_size()
-    step = int(max(1, min(second.examples, memory // max(each, 1))))
+    step = int(max(1, min(second.examples, min(workspace.limit, _PAIR_BYTES) // max(each, 1))))
     for i in range(first.examples):
         for start in range(i if same else 0, second.examples, step):
             chunk = slice(start, min(start + step, second.examples))

@@ -13,12 +13,16 @@ once here, on that form, and nothing below ever builds a Jacobian unless it is a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tangentlab.layers.covariance import stacked_rows
 from tangentlab.linalg.symmetric import symmetric_product
+
+if TYPE_CHECKING:
+    from tangentlab.layers.gram import Workspace
 
 ROWS_AT_ONCE = 64 << 20
 """Bytes of written-out gradients at a time, where only their sums are wanted."""
@@ -125,8 +129,11 @@ class OuterSum:
         sides = [torch.cat([getattr(one, side) for one in every], 1) for side in ("left", "right")]
         return OuterSum(*sides, bias=self.bias, gradients=self.gradients, kronecker=self.kronecker)
 
-    def weight_rows(self) -> Tensor:
-        """Per-example weight gradients (K, N, groups, rows, columns). Cost: K N T rows columns."""
+    def weight_rows(self, workspace: Workspace | None = None, name: str = "") -> Tensor:
+        """Per-example weight gradients (K, N, groups, rows, columns). Cost: K N T rows columns.
+
+        They may lie in a workspace, where they last until its next use under that name.
+        """
         return self.left.transpose(-1, -2) @ self.right
 
     def rows(self) -> Tensor:
