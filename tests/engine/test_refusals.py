@@ -190,6 +190,16 @@ def test_inference_mode_is_refused_and_no_grad_works(entry: str) -> None:
     assert model_state(model) == before
 
 
+@pytest.mark.parametrize("entry", [*METRICS, "coverage"])
+def test_data_and_models_made_in_inference_mode_are_refused_with_the_way_out(entry: str) -> None:
+    with torch.inference_mode():
+        x, made_inside = torch.randn(5, 3), Net(torch.tanh)
+    with pytest.raises(InputError, match=r"clone\(\) it"):
+        ENTRIES[entry](Net(torch.tanh), x)
+    with pytest.raises(InputError, match="make the model outside"):
+        ENTRIES[entry](made_inside, torch.randn(5, 3))
+
+
 @every_entry
 def test_a_forward_without_gradients_is_refused(entry: str) -> None:
     class Cut(Net):
