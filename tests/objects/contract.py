@@ -22,82 +22,21 @@ on the data runs for each model in float64 and float32, in one batch and in unev
 alone (`stored_only`) runs in float64 on uneven batches and in float32 on one batch.
 """
 
-import pickle
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
 import tangentlab as tl
-from tangentlab.errors import InputError, MemoryBudgetError, SolveError, StructureError
-from tests.objects.dense import DAMPING, Dense, assert_close, dimension, of_another_model, vectors
-from tests.objects.models import ALL, EXAMPLES, Case, cases
+from tangentlab.errors import InputError, SolveError
+from tests.objects.contract_algebra import AlgebraContract
+from tests.objects.contract_subject import stored_only
+from tests.objects.dense import DAMPING, assert_close, dimension, of_another_model, vectors
+from tests.objects.models import EXAMPLES
 
-_built: dict[tuple[type, Case], tuple[tl.PMat, Dense]] = {}
-
-
-def stored_only(test: Callable[..., None]) -> Callable[..., None]:
-    """The test depends on the matrix, not on how the data came."""
-    test.stored_only = True
-    return test
+__all__ = ["PMatContract", "stored_only"]
 
 
-class PMatContract:
-    """Inherited by one small class per representation."""
-
-    representation: Any
-    models: tuple[str, ...] = ALL
-    sums: type | tuple[type, ...] = tl.PMatSum
-    powers: type | tuple[type, ...] = tl.PMatDense
-    inverses: type | tuple[type, ...] = tl.PMatDense
-    pseudo_inverse = True
-    iterative = False
-    pickles = True
-
-    # ------------------------------------------------------------- to be given
-
-    def truth(self, name: str) -> Tensor:
-        """The dense matrix, from its definition."""
-        raise NotImplementedError
-
-    def stored(self, case: Case) -> int:
-        """Numbers stored."""
-        raise NotImplementedError
-
-    def build(self, case: Case) -> tl.PMat:
-        """The matrix of a case."""
-        return tl.FIM(case.model, case.batches, representation=self.representation)
-
-    # ------------------------------------------------------------- set-up
-
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        if "case" in metafunc.fixturenames:
-            every = cases(type(self).models)
-            some = [c for c in every if (c.dtype == torch.float64) == (c.split == "uneven batches")]
-            metafunc.parametrize("case", some if hasattr(metafunc.function, "stored_only") else every, ids=str)
-
-    def _build_once(self, case: Case) -> tuple[tl.PMat, Dense]:
-        key = type(self), case
-        if key not in _built:
-            matrix = self.build(case)
-            _built[key] = matrix, Dense(matrix.to_dense().double(), case.dtype)
-        return _built[key]
-
-    @pytest.fixture
-    def F(self, case: Case) -> tl.PMat:
-        """The matrix, shared between tests."""
-        return self._build_once(case)[0]
-
-    @pytest.fixture
-    def D(self, case: Case) -> Dense:
-        """Its dense form."""
-        return self._build_once(case)[1]
-
-    def slack(self) -> float:
-        """How much further than rounding a solve may be."""
-        return 1e3 if self.iterative else 1.0
+class PMatContract(AlgebraContract):
+    """Inherited by one small class per representation; `Subject` lists what it may set."""
 
     # ------------------------------------------------------------- the matrix itself
 
@@ -133,7 +72,16 @@ class PMatContract:
         assert_close(F.solve(J, DAMPING).data, J.data.double() @ D.damped_inverse(), case.dtype, self.slack())
 
     @stored_only
-    def test_a_vector_of_another_model_is_refused(self, F, case):
+    def test_the_parameters_themselves_are_a_vector_and_autograd_flows_through_stored_matrices(self, F, D, case):
+        v = tl.PVector.from_model(case.model)
+        form, flat = F.vTMv(v), v.flat.detach().double()
+        assert_close(form, flat @ D.matrix @ flat, case.dtype)
+        assert_close(F.solve(v, DAMPING).flat, D.damped_inverse() @ flat, case.dtype, self.slack())
+        if self.pickles:
+            assert_close(torch.autograd.grad(form, v.flat)[0], 2 * D.matrix @ flat, case.dtype)
+
+    @stored_only
+    def test_a_vector_of_another_model_or_dtype_is_refused(self, F, case):
         stranger = of_another_model()
         for operation in (F.mv, F.vTMv, lambda v: F.solve(v, DAMPING), lambda v: F.solve_cg(v, DAMPING)):
             with pytest.raises(InputError):
@@ -142,6 +90,8 @@ class PMatContract:
             F + tl.PMatDiag.from_dense(stranger.layout, torch.ones(6))
         with pytest.raises(InputError):
             F.mv(torch.ones(dimension(case) + 1))
+        with pytest.raises(InputError, match="float16"):
+            F.mv(torch.ones(dimension(case), dtype=torch.float16))
 
     # ------------------------------------------------------------- solves
 
@@ -238,109 +188,3 @@ class PMatContract:
         draws = F.sample(DAMPING, samples=200, generator=torch.Generator().manual_seed(2)).flat.double()
         degrees = 200 * dimension(case)
         assert abs(float(((draws @ D.damped()) * draws).sum()) - degrees) < 5 * (2 * degrees) ** 0.5
-
-    # ------------------------------------------------------------- other matrices
-
-    @stored_only
-    def test_damped_inverse_as_a_matrix(self, F, D, case):
-        for inverse in (F.inverse(DAMPING), F.inverse(regul=DAMPING)):
-            assert_close(inverse.to_dense(), D.damped_inverse(), case.dtype)
-            assert isinstance(inverse, self.inverses)
-
-    @stored_only
-    def test_powers_keep_null_modes_null(self, F, D, case):
-        for exponent, factor in ((2, 1), (1, 1), (0.5, 100), (0, 1e4), (-0.5, 1e4), (-1, 1e4)):
-            power = F.pow(exponent)
-            assert isinstance(power, self.powers)
-            if exponent > 0 or case.dtype == torch.float64:
-                assert_close(power.to_dense(), D.power(exponent), case.dtype, factor)
-        if case.dtype == torch.float64:
-            assert_close(F.inverse().to_dense(), D.power(-1), case.dtype, factor=1e4)
-            assert_close((F**-1).to_dense(), D.power(-1), case.dtype, factor=1e4)
-
-    @stored_only
-    def test_scalar_multiples_from_both_sides_keep_the_class(self, F, D, case):
-        two = torch.tensor(2.0, dtype=case.dtype)
-        for multiple, factor in ((2 * F, 2), (F * 2.0, 2), (F / 4, 0.25), (-F, -1), (two * F, 2), (F * two, 2)):
-            assert_close(multiple.to_dense(), factor * D.matrix, case.dtype)
-            assert type(multiple) is type(F) and multiple.layout == F.layout
-        three, v = 3 * F, vectors(case)
-        assert_close(three.trace(), 3 * D.matrix.trace(), case.dtype)
-        assert_close(three.diag().flat, 3 * D.matrix.diagonal(), case.dtype)
-        assert_close(three.vTMv(v), 3 * v.flat.double() @ D.matrix @ v.flat.double(), case.dtype)
-        expected = Dense(3 * D.matrix).damped_inverse() @ v.flat.double()
-        assert_close(three.solve(v, DAMPING).flat, expected, case.dtype, self.slack())
-        assert_close(F.to_dense(), D.matrix, case.dtype)
-
-    @stored_only
-    def test_only_numbers_scale_a_matrix_and_only_matrices_add_to_it(self, F, case):
-        for factor in (torch.ones(dimension(case)), torch.ones(2)):
-            with pytest.raises(InputError, match="number"):
-                F * factor
-        for wrong in (lambda: F * "two", lambda: F + 1, lambda: F - vectors(case), lambda: F / "two"):
-            with pytest.raises(TypeError):
-                wrong()
-
-    @stored_only
-    def test_sums_and_differences_in_the_tightest_class(self, F, D, case):
-        total = F + F
-        assert_close(total.to_dense(), 2 * D.matrix, case.dtype)
-        assert isinstance(total, self.sums)
-        assert_close((F - F / 2).to_dense(), D.matrix / 2, case.dtype)
-        assert float((F - F).to_dense().abs().max()) <= 10 * torch.finfo(case.dtype).eps * float(D.matrix.abs().max())
-
-    @stored_only
-    def test_sums_with_every_other_kind(self, F, D, case):
-        noise = vectors(case, dimension(case)).flat
-        for kind in (tl.PMatDense, tl.PMatDiag, tl.PMatBlockDiag):
-            matrix = kind.from_dense(F.layout, noise @ noise.t())
-            expected = D.matrix + matrix.to_dense().double()
-            for total in (F + matrix, matrix + F):
-                assert_close(total.to_dense(), expected, case.dtype)
-                assert_close(total.trace(), expected.trace(), case.dtype)
-                assert_close(total.diag().flat, expected.diagonal(), case.dtype)
-                assert_close((total @ vectors(case)).flat, expected @ vectors(case).flat.double(), case.dtype)
-
-    # ------------------------------------------------------------- housekeeping
-
-    @stored_only
-    def test_another_dtype_keeps_class_and_values(self, F, D, case):
-        other = torch.float32 if case.dtype == torch.float64 else torch.float64
-        if not self.pickles:
-            with pytest.raises(StructureError):
-                F.to(other)
-            return
-        moved = F.to(other)
-        assert type(moved) is type(F) and moved.to_dense().dtype == other and moved.examples == F.examples
-        assert_close(moved.to_dense(), D.matrix, torch.float32)
-
-    @stored_only
-    def test_pickling_keeps_everything(self, F, D, case):
-        if not self.pickles:
-            with pytest.raises(StructureError):
-                pickle.dumps(F)
-            return
-        F.eigvalsh()
-        back = pickle.loads(pickle.dumps(F))
-        assert type(back) is type(F) and back.layout == F.layout and repr(back) == repr(F)
-        assert torch.equal(back.to_dense(), F.to_dense()) and torch.equal(back.diag().flat, F.diag().flat)
-        assert_close(back.solve(vectors(case), DAMPING).flat, F.solve(vectors(case), DAMPING).flat, case.dtype)
-
-    @stored_only
-    def test_repr_tells_class_size_examples_and_likelihood(self, F, case):
-        text = repr(F)
-        assert text.startswith(type(F).__name__) and f"d = {dimension(case)}" in text
-        assert f"{F.examples} examples" in text and F.likelihood in text
-
-    @stored_only
-    def test_memory_is_what_is_stored(self, F, case):
-        assert F.numel() == self.stored(case) and F.nbytes() == case.dtype.itemsize * F.numel()
-
-    @stored_only
-    def test_a_dense_form_beyond_the_memory_budget_is_refused(self, F, case):
-        tl.set_memory_budget(100)
-        try:
-            with pytest.raises(MemoryBudgetError, match="PMatKFAC"):
-                F.to_dense()
-        finally:
-            tl.set_memory_budget(None)

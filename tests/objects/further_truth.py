@@ -133,5 +133,5 @@ def sua(name: str, centred: bool, corrected: bool) -> Tensor:
         else:
             a = sua_factor(case, module, group, positions, centred)
             block = torch.from_numpy(np.kron(b[group].numpy(), a))
-        truth._place(result, index[group], block)
+        truth.place(result, index[group], block)
     return result

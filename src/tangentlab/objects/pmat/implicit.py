@@ -77,6 +77,7 @@ class PMatImplicit(PMat):
         return rows <= _FORWARD + (_JVP + _VJP) * (done + (not known))
 
     def _product(self, flat: Tensor) -> Tensor:
+        flat = flat.detach()
         by_rows = self._by_rows(len(flat))
         self._products += len(flat)
         total = self._product_by_rows(flat) if by_rows else self._product_by_autograd(flat)

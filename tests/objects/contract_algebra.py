@@ -1,0 +1,121 @@
+"""The part of the contract about other matrices made from one, and about storage."""
+
+import pickle
+
+import pytest
+import torch
+
+import tangentlab as tl
+from tangentlab.errors import InputError, MemoryBudgetError, StructureError
+from tests.objects.contract_subject import Subject, stored_only
+from tests.objects.dense import DAMPING, Dense, assert_close, dimension, vectors
+
+
+class AlgebraContract(Subject):
+    """Inverses, powers, multiples, sums, conversion, pickling, memory."""
+
+    # ------------------------------------------------------------- other matrices
+
+    @stored_only
+    def test_damped_inverse_as_a_matrix(self, F, D, case):
+        for inverse in (F.inverse(DAMPING), F.inverse(regul=DAMPING)):
+            assert_close(inverse.to_dense(), D.damped_inverse(), case.dtype)
+            assert isinstance(inverse, self.inverses)
+
+    @stored_only
+    def test_powers_keep_null_modes_null(self, F, D, case):
+        for exponent, factor in ((2, 1), (1, 1), (0.5, 100), (0, 1e4), (-0.5, 1e4), (-1, 1e4)):
+            power = F.pow(exponent)
+            assert isinstance(power, self.powers)
+            if exponent > 0 or case.dtype == torch.float64:
+                assert_close(power.to_dense(), D.power(exponent), case.dtype, factor)
+        if case.dtype == torch.float64:
+            assert_close(F.inverse().to_dense(), D.power(-1), case.dtype, factor=1e4)
+            assert_close((F**-1).to_dense(), D.power(-1), case.dtype, factor=1e4)
+
+    @stored_only
+    def test_scalar_multiples_from_both_sides_keep_the_class(self, F, D, case):
+        two = torch.tensor(2.0, dtype=case.dtype)
+        for multiple, factor in ((2 * F, 2), (F * 2.0, 2), (F / 4, 0.25), (-F, -1), (two * F, 2), (F * two, 2)):
+            assert_close(multiple.to_dense(), factor * D.matrix, case.dtype)
+            assert type(multiple) is type(F) and multiple.layout == F.layout
+        three, v = 3 * F, vectors(case)
+        assert_close(three.trace(), 3 * D.matrix.trace(), case.dtype)
+        assert_close(three.diag().flat, 3 * D.matrix.diagonal(), case.dtype)
+        assert_close(three.vTMv(v), 3 * v.flat.double() @ D.matrix @ v.flat.double(), case.dtype)
+        expected = Dense(3 * D.matrix).damped_inverse() @ v.flat.double()
+        assert_close(three.solve(v, DAMPING).flat, expected, case.dtype, self.slack())
+        assert_close(F.to_dense(), D.matrix, case.dtype)
+
+    @stored_only
+    def test_only_numbers_scale_a_matrix_and_only_matrices_add_to_it(self, F, case):
+        for factor in (torch.ones(dimension(case)), torch.ones(2)):
+            with pytest.raises(InputError, match="number"):
+                F * factor
+        for wrong in (lambda: F * "two", lambda: F + 1, lambda: F - vectors(case), lambda: F / "two"):
+            with pytest.raises(TypeError):
+                wrong()
+
+    @stored_only
+    def test_sums_and_differences_in_the_tightest_class(self, F, D, case):
+        total = F + F
+        assert_close(total.to_dense(), 2 * D.matrix, case.dtype)
+        assert isinstance(total, self.sums)
+        assert_close((F - F / 2).to_dense(), D.matrix / 2, case.dtype)
+        assert float((F - F).to_dense().abs().max()) <= 10 * torch.finfo(case.dtype).eps * float(D.matrix.abs().max())
+
+    @stored_only
+    def test_sums_with_every_other_kind(self, F, D, case):
+        noise = vectors(case, dimension(case)).flat
+        for kind in (tl.PMatDense, tl.PMatDiag, tl.PMatBlockDiag):
+            matrix = kind.from_dense(F.layout, noise @ noise.t())
+            expected = D.matrix + matrix.to_dense().double()
+            for total in (F + matrix, matrix + F):
+                assert_close(total.to_dense(), expected, case.dtype)
+                assert_close(total.trace(), expected.trace(), case.dtype)
+                assert_close(total.diag().flat, expected.diagonal(), case.dtype)
+                assert_close((total @ vectors(case)).flat, expected @ vectors(case).flat.double(), case.dtype)
+
+    # ------------------------------------------------------------- housekeeping
+
+    @stored_only
+    def test_another_dtype_keeps_class_and_values(self, F, D, case):
+        other = torch.float32 if case.dtype == torch.float64 else torch.float64
+        if not self.pickles:
+            with pytest.raises(StructureError):
+                F.to(other)
+            return
+        moved = F.to(other)
+        assert type(moved) is type(F) and moved.to_dense().dtype == other and moved.examples == F.examples
+        assert_close(moved.to_dense(), D.matrix, torch.float32)
+
+    @stored_only
+    def test_pickling_keeps_everything(self, F, D, case):
+        if not self.pickles:
+            with pytest.raises(StructureError):
+                pickle.dumps(F)
+            return
+        F.eigvalsh()
+        back = pickle.loads(pickle.dumps(F))
+        assert type(back) is type(F) and back.layout == F.layout and repr(back) == repr(F)
+        assert torch.equal(back.to_dense(), F.to_dense()) and torch.equal(back.diag().flat, F.diag().flat)
+        assert_close(back.solve(vectors(case), DAMPING).flat, F.solve(vectors(case), DAMPING).flat, case.dtype)
+
+    @stored_only
+    def test_repr_tells_class_size_examples_and_likelihood(self, F, case):
+        text = repr(F)
+        assert text.startswith(type(F).__name__) and f"d = {dimension(case)}" in text
+        assert f"{F.examples} examples" in text and F.likelihood in text
+
+    @stored_only
+    def test_memory_is_what_is_stored(self, F, case):
+        assert F.numel() == self.stored(case) and F.nbytes() == case.dtype.itemsize * F.numel()
+
+    @stored_only
+    def test_a_dense_form_beyond_the_memory_budget_is_refused(self, F, case):
+        tl.set_memory_budget(100)
+        try:
+            with pytest.raises(MemoryBudgetError, match="PMatKFAC"):
+                F.to_dense()
+        finally:
+            tl.set_memory_budget(None)
