@@ -95,14 +95,20 @@ class Squeezed(nn.Module):
 
 @animal(images(4, 3), fallback={"slope.weight": NO_FORM})
 class Checkpointed(nn.Module):
-    """Activation checkpointing without reentry: the backward runs a part of the forward, hooks included, again."""
+    """Activation checkpointing without reentry: the backward runs a part of the forward, hooks and books included, again."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.fc, self.slope, self.head = nn.Linear(3, 4), nn.PReLU(4), nn.Linear(4, 2)
+        self.fc, self.slope, self.head, self.runs = nn.Linear(3, 4), nn.PReLU(4), nn.Linear(4, 2), 0
+        self.register_buffer("seen", torch.zeros(()))
+
+    def hidden(self, x: Tensor) -> Tensor:
+        self.runs += 1
+        self.seen += 1
+        return self.slope(self.fc(x)).tanh()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(checkpoint(lambda z: self.slope(self.fc(z)).tanh(), x, use_reentrant=False))
+        return self.head(checkpoint(self.hidden, x, use_reentrant=False))
 
 
 @animal(images(4, 3))

@@ -19,7 +19,7 @@ from tangentlab.engine.capture import Call, Captured, capture, output_gradients
 from tangentlab.engine.graph import GraphFacts, leaves_of_call, read_graph
 from tangentlab.engine.groups import Group, Site
 from tangentlab.engine.network import Network, require_finite
-from tangentlab.engine.snapshot import same_random_state
+from tangentlab.engine.snapshot import same_attributes, same_random_state
 from tangentlab.errors import ModelError
 from tangentlab.layers.conv import expected_ndim
 
@@ -91,7 +91,8 @@ class Router:
         key = (examples, *((id(call.module), call.inputs.ndim) for call in live))
         axes = self._known.get(key)
         if axes is None or not all(_fits(call, axis, examples) for call, axis in zip(live, axes, strict=True)):
-            found = self._probe(captured, live, batch)
+            with same_attributes(self.network.model):  # activation checkpointing runs the forward again
+                found = self._probe(captured, live, batch)
             axes = [self._admissible(call, axis) for call, axis in zip(live, found, strict=True)]
             self._known[key] = axes
         return axes
