@@ -8,7 +8,7 @@ from tangentlab.engine.network import Network
 from tangentlab.engine.sweep import Engine
 from tests.engine.state import model_state
 from tests.engine.truth import dense_jacobian, relative_error
-from tests.zoo import ZOO, Animal
+from tests.zoo import ZOO, Animal, by_name
 
 each_animal = pytest.mark.parametrize("one", ZOO, ids=str)
 
@@ -87,3 +87,15 @@ def test_callers_inside_no_grad_get_the_same_rows(one: Animal) -> None:
     with torch.no_grad():
         rows, truth = engine_rows(one, torch.float64)
     assert relative_error(rows, truth) < 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", ["ThreeCalls", "ReusedConvolution", "TiedLinear"])
+def test_compiled_models_are_exact(name: str, backend: str) -> None:
+    model, batch = by_name(name).catch()
+    truth = dense_jacobian(model, batch)
+    compiled = torch.compile(model, backend=backend)
+    sweep = Engine(Network.of(compiled)).sweep(batch)
+    factors = sweep.factors(sweep.identity_cotangents())
+    assert relative_error(torch.cat([factor.rows() for factor in factors.values()], -1), truth) < 1e-10
