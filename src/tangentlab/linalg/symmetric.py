@@ -1,6 +1,5 @@
 """Symmetric products, with the symmetric half computed once."""
 
-import torch
 from torch import Tensor
 
 _SMALLEST_BLOCK = 192
