@@ -50,6 +50,7 @@ _HOME = {
     "tangentlab.engine.layout": ("LayerCollection",),
     "tangentlab.engine.likelihood": ("Binary", "Classification", "Likelihood", "LogSoftmax", "Regression"),
     "tangentlab.engine.coverage": ("check", "coverage"),
+    "tangentlab.spectra": ("fisher_eigenpairs",),
     "tangentlab.engine.memory": ("memory_budget", "memory_limit", "set_memory_budget"),
     "tangentlab.engine.planner": ("plan",),
 }
@@ -111,3 +112,4 @@ if TYPE_CHECKING:
         PMatSum,
     )
     from tangentlab.objects.pvector import PVector
+    from tangentlab.spectra import fisher_eigenpairs

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 import tangentlab as tl
+from tangentlab import fisher_eigenpairs
 from tangentlab.errors import InputError
-from tangentlab.spectra import cheapest_route, fisher_eigenpairs
+from tangentlab.spectra import cheapest_route
 from tests.objects.dense import assert_close
 from tests.objects.models import ALL, EXAMPLES, case_of
 from tests.objects.truth import exact, weighted_rows
