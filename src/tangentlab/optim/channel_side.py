@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.layers import OuterSum
+from tangentlab.linalg.symmetric import symmetric_product
 from tangentlab.optim.sides import DenseSide, Side, Which
 from tangentlab.optim.sums import Sample
 
@@ -37,9 +38,9 @@ class ChannelSide(Side):
         for use in sample.uses:
             module = use.site.module
             assert isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)
-            x = use.inputs.flatten(2).unflatten(1, (module.groups, -1)).transpose(0, 1)
-            weight = prod(use.grads.shape[3:]) / x.shape[-1]
-            found = (x @ x.mT).sum(1) * weight
+            sites, positions = prod(use.inputs.shape[2:]), prod(use.grads.shape[3:])
+            columns = use.inputs.flatten(2).unflatten(1, (module.groups, -1)).permute(1, 2, 0, 3).flatten(2)
+            found = symmetric_product(columns) * (positions / sites)
             total = found if total is None else total + found
         assert total is not None
         return total
@@ -55,26 +56,38 @@ class ChannelSide(Side):
         fresh = self.statistic.new_full((self.statistic.shape[0], 1), positions)
         self.ones = fresh if self.ones is None else self.ones * decay + fresh * (1 - decay)
 
-    def _on_channels(self, x: Tensor, matrix: Tensor | None) -> Tensor:
-        """x (..., groups, m, columns): the matrix (groups, channels, channels) acts on the channels of each tap."""
-        assert matrix is not None
+    def _by_tap(self, x: Tensor) -> Tensor:
+        """Columns (channel, tap) of x (..., m, columns) as rows of channels, (..., m taps, channels): one large product."""
         weights = x[..., :-1] if self.bias else x
-        tapped = weights.unflatten(-1, (-1, self.taps)).mT
-        turned = (tapped @ matrix[:, None]).mT.flatten(-2)
-        return torch.cat([turned, x[..., -1:]], -1) if self.bias else turned
+        return weights.unflatten(-1, (-1, self.taps)).mT.flatten(-3, -2)
+
+    def _by_mode(self, y: Tensor) -> Tensor:
+        """The same for columns (tap, mode), the order inside the basis."""
+        weights = y[..., :-1] if self.bias else y
+        return weights.unflatten(-1, (self.taps, -1)).flatten(-3, -2)
+
+    def _joined(self, turned: Tensor, like: Tensor, channels_first: bool, factor: Tensor | None = None) -> Tensor:
+        """Rows (..., m taps, channels) as columns again, with the bias of `like` (times a factor) last."""
+        rows = turned.unflatten(-2, (-1, self.taps))
+        columns = (rows.mT if channels_first else rows).flatten(-2)
+        if not self.bias:
+            return columns
+        last = like[..., -1:]
+        return torch.cat([columns, last if factor is None else last * factor[:, None, :]], -1)
 
     def shape(self, groups: int) -> tuple[int, ...]:
         """(groups, channels, channels)."""
         return self.channels.shape(groups)
 
     def into(self, x: Tensor) -> Tensor:
-        """Channels turned by U_Sigma."""
-        return self._on_channels(x, self.channels.basis)
+        """Channels turned by U_Sigma; the modes of one tap lie next to each other."""
+        assert self.channels.basis is not None
+        return self._joined(self._by_tap(x) @ self.channels.basis, x, channels_first=False)
 
     def out_of(self, x: Tensor) -> Tensor:
         """Channels turned back."""
         assert self.channels.basis is not None
-        return self._on_channels(x, self.channels.basis.mT)
+        return self._joined(self._by_mode(x) @ self.channels.basis.mT, x, channels_first=True)
 
     def invert(self, shift: Tensor) -> None:
         """(T Sigma + shift)^-1 on channels, 1 / (T + shift) on the bias."""
@@ -83,20 +96,15 @@ class ChannelSide(Side):
             assert self.ones is not None
             self.ones_inverse = 1 / (self.ones + shift)
 
-    def _with_bias(self, turned: Tensor, factor: Tensor | None) -> Tensor:
-        if not self.bias:
-            return turned
-        assert factor is not None
-        return torch.cat([turned[..., :-1], turned[..., -1:] * factor[:, None, :]], -1)
-
     def divide(self, x: Tensor) -> Tensor:
         """As prepared by `invert`."""
-        factor = self.ones_inverse if self.bias else None
-        return self._with_bias(self._on_channels(x, self.channels.inverse), factor)
+        assert self.channels.inverse is not None
+        return self._joined(self._by_tap(x) @ self.channels.inverse, x, True, self.ones_inverse)
 
     def multiply(self, x: Tensor) -> Tensor:
         """x A."""
-        return self._with_bias(self._on_channels(x, self.statistic), self.ones)
+        assert self.statistic is not None
+        return self._joined(self._by_tap(x) @ self.statistic, x, True, self.ones)
 
     def mean_value(self) -> Tensor:
         """Trace over size, the bias included."""
@@ -111,15 +119,17 @@ class ChannelSide(Side):
         return [self.channels]
 
     def refreshed(self) -> None:
-        """Eigenvalues of the channels, repeated over taps; T for the bias."""
+        """Eigenvalues of the channels, once per tap; T for the bias."""
         assert self.channels.values is not None
-        values = self.channels.values.repeat_interleave(self.taps, -1)
+        values = self.channels.values.repeat(1, self.taps)
         self.values = torch.cat([values, self.ones], -1) if self.bias and self.ones is not None else values
 
     def transport(self, x: Tensor, old: Tensor | None) -> Tensor:
         """On channels, tap by tap."""
         assert self.channels.basis is not None
-        return x if old is None else self._on_channels(x, (old.mT @ self.channels.basis).square())
+        if old is None:
+            return x
+        return self._joined(self._by_mode(x) @ (old.mT @ self.channels.basis).square(), x, channels_first=False)
 
     def basis_copy(self) -> Tensor | None:
         """Basis of the channels."""
