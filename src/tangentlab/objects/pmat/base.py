@@ -146,7 +146,9 @@ class PMat(MatrixFree):
                     f"The matrix acts on {self.layout.numel} parameters, the tensor has shape {tuple(v.shape)}."
                 )
             if v.dtype != self._example().dtype:
-                raise InputError(f"The matrix is {self._example().dtype}, the vector {v.dtype}: convert one with .to(dtype).")
+                raise InputError(
+                    f"The matrix is {self._example().dtype}, the vector {v.dtype}: convert one with .to(dtype)."
+                )
             return function(v.reshape(-1, self.layout.numel)).reshape(v.shape)
         if hasattr(v, "map_rows"):
             return v.map_rows(self.layout, lambda x: self._on_vectors(x, function))
