@@ -97,11 +97,11 @@ def GradientCovariance(
     becomes the lazy difference KFAC - g g^T. Cost: one backward, and one more for the mean.
     """
     network = Network.of(model, layers, forward, function)
-    weighting = Empirical(loss_of(loss))
-    moment = build_matrix(representation, network, loader, weighting, None, progress)
+    weighting, batches = Empirical(loss_of(loss)), Batches(loader).replayable()
+    moment = build_matrix(representation, network, batches, weighting, None, progress)
     if not centred:
         return moment
-    mean = mean_gradient(Rows(network, loader, weighting, progress=progress))
+    mean = mean_gradient(Rows(network, batches, weighting, progress=progress))
     if isinstance(moment, BlockwisePMat):
         return moment.less_outer(mean)
     return moment + PMatLowRank.from_factors(moment.layout, mean.flat[None], weights=-1.0)

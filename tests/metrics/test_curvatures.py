@@ -403,3 +403,14 @@ def test_kfra_of_a_selection_has_only_its_layers():
     slices = whole.layout.slices
     expected = whole.to_dense()[slices["0.weight"], slices["0.weight"]]
     assert_close(part.to_dense()[: len(expected), : len(expected)], expected)
+
+
+def test_second_moment_and_mean_of_a_random_loader_are_of_the_same_draw():
+    case = case_of("mlp")
+    data = torch.utils.data.TensorDataset(case.inputs, case.targets)
+    sampler = torch.utils.data.WeightedRandomSampler([1.0] * EXAMPLES, 4)
+    loader = torch.utils.data.DataLoader(data, batch_size=2, sampler=sampler)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        covariance = tl.GradientCovariance(case.model, loader, tl.PMatDense)
+        assert torch.linalg.eigvalsh(covariance.to_dense()).min() > -1e-12

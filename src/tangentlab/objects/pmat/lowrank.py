@@ -16,7 +16,8 @@ from tangentlab.objects.matrix_free import check_damping
 from tangentlab.objects.pmat.base import PMat, require_square
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat
-from tangentlab.objects.pmat.diag import DiagBlock, PMatEye
+from tangentlab.objects.pmat.dense import DenseBlock
+from tangentlab.objects.pmat.diag import PMatEye
 
 if TYPE_CHECKING:
     from tangentlab.engine.hessian import LossHessian
@@ -68,10 +69,8 @@ class LowRankBlock(Block):
         return self.from_spectrum(sym_pow(self.spectrum.values, exponent))
 
     def inverse(self, damping: float) -> Block:
-        """The pseudo-inverse; with damping the inverse has full rank and is a sum, see `PMatLowRank.inverse`."""
-        if damping:
-            raise AssertionError("the damped inverse of a low-rank matrix is not of low rank")
-        return self.power(-1)
+        """The pseudo-inverse; with damping dense, since it has full rank: `PMatLowRank.inverse` keeps it as a sum."""
+        return DenseBlock(self.dense()).inverse(damping) if damping else self.power(-1)
 
     def from_spectrum(self, values: Tensor) -> LowRankBlock:
         """The same eigenvectors with other eigenvalues."""
@@ -187,12 +186,9 @@ class PMatLowRank(BlockwisePMat):
         value = check_damping(damping, regul)
         if value == 0:
             return super().inverse()
-        eye = {(n,): DiagBlock(self.block.weights.new_full((s.stop - s.start,), 1 / value)) for n, s in self._places()}
+        eye = PMatEye.from_dense(self.layout, self.block.weights.new_full((self.dim,), 1 / value))
         inside = self.block.from_spectrum(1 / (self.block.spectrum.values + value) - 1 / value)
-        return PMat.plus(PMatEye(self.layout, eye), PMatLowRank(self.layout, {self.layout.names: inside}))  # type: ignore[arg-type]
-
-    def _places(self) -> list[tuple[str, slice]]:
-        return list(self.layout.slices.items())
+        return PMat.plus(eye, PMatLowRank(self.layout, {self.layout.names: inside}))
 
     def inner(self, other: PMat) -> Tensor:
         """<F, G> = sum of weights r^T G r, by products with G."""
