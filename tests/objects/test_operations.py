@@ -138,6 +138,20 @@ def test_leading_eigenpairs_satisfy_their_equation_and_report_their_error(F, D, 
     assert pairs.converged and pairs.message
 
 
+def test_eigenpairs_that_mean_nothing_are_refused(F):
+    with pytest.raises(InputError):
+        F.top_eigenpairs(0)
+    with pytest.raises(InputError, match="'top', 'bottom' or 'magnitude'"):
+        F.top_eigenpairs(2, which="middle")
+
+
+def test_inner_products_with_diagonals_and_low_rank_write_nothing_out():
+    kfac = build("KFAC")
+    with tl.memory_limit(8 * kfac.dim**2 - 1):
+        for other in (build("diagonal"), build("low rank")):
+            assert_close(kfac.inner(other), other.inner(kfac))
+
+
 def test_spectrum_of_kfac_is_flat_and_sorted_over_all_layers():
     F = build("KFAC")
     values = F.eigvalsh()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.engine.layout import LayerCollection
-from tangentlab.engine.memory import human_bytes, require_memory
+from tangentlab.engine.memory import human_bytes, memory_budget, require_memory
 from tangentlab.errors import InputError, SolveError, StructureError
 from tangentlab.linalg import safe_eigh, sym_pow
 from tangentlab.linalg.krylov_function import KRYLOV_STEPS, krylov_function
@@ -39,6 +39,8 @@ class PMat(MatrixFree):
     layout: LayerCollection
     examples: int
     likelihood: str
+    meets_any = False
+    """Whether `inner` has a closed form with every other matrix."""
 
     def __init__(self, layout: LayerCollection, *, examples: int = 0, likelihood: str = "given") -> None:
         self.layout, self.examples, self.likelihood = layout, examples, likelihood
@@ -118,6 +120,8 @@ class PMat(MatrixFree):
     def inner(self, other: PMat) -> Tensor:
         """Frobenius inner product <F, G> = tr(F G)."""
         self._require_same_parameters(other)
+        if other.meets_any and not self.meets_any:
+            return other.inner(self)
         return (self.to_dense() * other.to_dense()).sum()
 
     def _require_same_parameters(self, other: PMat) -> None:
@@ -196,7 +200,8 @@ class PMat(MatrixFree):
 
     def _inverse_root(self, flat: Tensor, damping: float) -> Tensor:
         """A root R of (F + damping I)^-1 applied to rows, R R^T = (F + damping I)^-1: by products where they are few."""
-        if len(flat) * KRYLOV_STEPS >= self.dim:
+        fits = self.dim**2 * flat.element_size() <= memory_budget()
+        if len(flat) * KRYLOV_STEPS >= self.dim and fits:
             return self._dense_spectrum().inverse_root(flat, damping)
         return krylov_function(self._product, flat, lambda values: require_positive(values, damping).rsqrt())
 

@@ -100,6 +100,8 @@ class DiagBuilder:
 class PMatDiag(BlockwisePMat):
     """The exact diagonal; zero elsewhere. Memory, product and solve d."""
 
+    meets_any = True
+
     @staticmethod
     def plan(layout: LayerCollection, factors: dict[Group, OuterSum]) -> dict[Names, tuple[tuple[Group, ...], Builder]]:
         """A diagonal per group."""

@@ -120,6 +120,8 @@ class PMatLowRank(BlockwisePMat):
     `PMatLowRank.with_options(rank=k)` keeps the k leading eigenpairs only.
     """
 
+    meets_any = True
+
     @staticmethod
     def plan(layout: LayerCollection, factors: Any) -> Any:
         """Not used: the rows are stored as they come."""

@@ -34,6 +34,10 @@ class UnitBlock(KronBlock):
         """Of every matrix."""
         return UnitBlock.of(super().power(exponent).right)  # type: ignore[attr-defined]
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> UnitBlock:
+        """The same with other matrices."""
+        return UnitBlock.of(function(self.right))
+
     def tensors(self) -> list[Tensor]:
         """The matrices."""
         return [self.right]
