@@ -131,7 +131,7 @@ class Builder:
     def last_norm(self) -> None:
         trailing = self.shape[-self.number(1, len(self.shape)) :]
         kind = self.draw(st.sampled_from(["layer", "layer without bias", "rms"]))
-        self.add(nn.RMSNorm(trailing) if kind == "rms" else nn.LayerNorm(trailing, bias=kind == "layer"))
+        self.add(nn.RMSNorm(trailing, eps=1e-3) if kind == "rms" else nn.LayerNorm(trailing, bias=kind == "layer"))
 
     def first_norm(self) -> None:
         channels, dims = self.shape[0], len(self.shape) - 1

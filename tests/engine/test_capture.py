@@ -173,6 +173,24 @@ def test_trust_in_the_accelerator_is_not_carried_to_other_sizes(monkeypatch: pyt
     assert list(engine.verdicts.values()) == [True, False, True]
 
 
+@pytest.mark.parametrize("wrong", [0, 3, 6])
+def test_one_wrong_row_of_the_accelerator_is_enough_to_take_the_loop(
+    wrong: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, _ = caught("PReLUOfEqualSizes-4")
+    x = torch.randn(7, 2, dtype=torch.float64)
+
+    def almost_right(network: Network, batch: Tensor, names: tuple[str, ...], cotangents: Tensor) -> Tensor:
+        rows = loop_rows(network(batch), {n: network.parameters()[n] for n in names}, cotangents, range(7))
+        rows[1, wrong] *= 1.001
+        return rows
+
+    monkeypatch.setattr(fallback, "vmapped_rows", almost_right)
+    sweep = Engine(network).sweep(x)
+    rows = torch.cat([factor.rows() for factor in sweep.factors(sweep.identity_cotangents()).values()], -1)
+    assert relative_error(rows, dense_jacobian(network.model, x)) < 1e-12
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("examples", [3, 4, 5])
 def test_gradients_of_a_shape_that_vmap_made_up_are_not_used(channels: int, examples: int) -> None:

@@ -1,8 +1,8 @@
 """The exact slow route: gradients of any parameter, whatever the model does with it.
 
 A loop over examples over the one graph that the user's forward built. `vmap` over functional calls is only an accelerator:
-it is used after it agrees with the loop on two examples of this very model, batch and shape, because it is silently wrong
-for some operations (PReLU) and fails on others (GRU, data-dependent control flow).
+it is silently wrong for some operations (PReLU, on some examples only) and fails on others (GRU, data-dependent control
+flow), so its rows are used after one backward pass of a random combination of all of them has proved them.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def vmapped_rows(network: Network, batch: Any, names: tuple[str, ...], cotangent
 
 
 Verdicts = dict[tuple[Any, ...], bool]
-"""Whether vmap may be trusted, by the names of the parameters and the shape of the cotangents."""
+"""Whether vmap was right, by the names of the parameters and the shape of the cotangents."""
 
 
 def fallback_rows(
@@ -98,23 +98,25 @@ def fallback_rows(
 ) -> Tensor:
     """Rows (K, N, d) for the named parameters in that order.
 
-    The accelerator is compared with the loop on the first and the last example whenever the shape is new, since where it
-    goes wrong depends on the shape; the verdict is kept in `verdicts`.
+    What the accelerator gives is verified every time, and not asked for again in a shape in which it has failed.
     """
-    own, examples = network.parameters(), cotangents.shape[1]
+    own = network.parameters()
     parameters = {name: own[name] for name in names}
     key = (names, *cotangents.shape)
-    if examples > 2 and verdicts.get(key, True):
+    if cotangents.shape[1] > 2 and verdicts.get(key, True):
         fast = vmapped_rows(network, batch, names, cotangents)
-        if key not in verdicts:
-            verdicts[key] = fast is not None and _agrees(fast, outputs, parameters, cotangents)
+        verdicts[key] = fast is not None and _verified(fast, outputs, parameters, cotangents)
         if fast is not None and verdicts[key]:
             return fast
-    return loop_rows(outputs, parameters, cotangents, range(examples))
+    return loop_rows(outputs, parameters, cotangents, range(cotangents.shape[1]))
 
 
-def _agrees(fast: Tensor, outputs: Tensor, parameters: dict[str, nn.Parameter], cotangents: Tensor) -> bool:
-    ends = [0, cotangents.shape[1] - 1]
-    truth = loop_rows(outputs, parameters, cotangents, ends)
+def _verified(rows: Tensor, outputs: Tensor, parameters: dict[str, nn.Parameter], cotangents: Tensor) -> bool:
+    """Whether a random combination of all rows is the gradient of that combination: one backward proves every row."""
+    generator = torch.Generator(rows.device).manual_seed(0)
+    weights = torch.randn(rows.shape[:2], generator=generator, dtype=cotangents.dtype, device=rows.device)
+    combined = torch.einsum("kn,kn...->n...", weights, cotangents)
+    truth = loop_rows(outputs[None], parameters, combined[None, None], [0])[0, 0]
+    found = torch.einsum("kn,knd->d", weights.to(rows.dtype), rows)
     tolerance = torch.finfo(truth.dtype).eps ** 0.5 * max(float(truth.abs().max()), 1e-30)
-    return bool(((fast[:, ends] - truth).abs() <= tolerance).all())
+    return bool(((found - truth).abs() <= tolerance).all())

@@ -7,7 +7,7 @@ names the operation.
 
 Forward mode does not see everything that reverse mode sees: `torch.no_grad()` inside a forward does not stop tangents, and
 parameters that a model keeps in a list of its own get none. A rung is trusted after <u, J v> = <J^T u, v> holds for random u
-and v on this network.
+and v on this network; two reverse passes are the transpose by construction.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class Linearization:
             method, context = rungs[self.rung]
             try:
                 with grad_mode(), untouched(self.network.model), context():
-                    if self.rung in self.network.trusted or self._agrees(method):
+                    known = self.rung in self.network.trusted or method == self._two_reverse_passes
+                    if known or self._agrees(method):
                         self.network.trusted.add(self.rung)
                         return method(flat).detach()
                 problems.append("forward mode disagrees with reverse mode")

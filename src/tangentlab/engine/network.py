@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,9 +59,10 @@ class Network:
         """Outputs (N, ...) on a batch, with a graph where gradients are on."""
         refuse_modes(self.model)
         _refuse_inference_tensors(batch)
-        output = self.forward(self.model, batch) if self.forward else call_model(self.model, batch)
-        if self.function is not None:
-            output = self.function(output, batch)
+        with _eagerly():
+            output = self.forward(self.model, batch) if self.forward else call_model(self.model, batch)
+            if self.function is not None:
+                output = self.function(output, batch)
         output = _main_tensor(output)
         if output.ndim == 0:
             raise InputError(
@@ -133,6 +135,11 @@ def refuse_modes(model: nn.Module) -> None:
                 f"{type(module).__name__} {name!r} {what} ({option}), so its derivative is not that of one example: "
                 f"set module.{option} = {None if module.max_norm else False} first."
             )
+
+
+def _eagerly() -> Any:
+    """Compiled code runs as it was written: its backward passes may run only once, and hooks do not see inside."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 @contextmanager
