@@ -59,12 +59,12 @@ def test_exact_representations_have_no_error_and_an_approximation_has_one():
     assert rows["Implicit"].stored == 0 < rows["Diag"].stored < rows["Dense"].stored
 
 
-def test_the_kernel_of_the_labels_is_aligned_with_itself_and_noise_is_not():
+def test_the_kernel_of_the_labels_is_aligned_with_itself_and_not_with_that_of_shuffled_labels():
     labels = torch.arange(10).repeat_interleave(4)
     same = (labels[:, None] == labels).float()
-    noise = torch.randn(40, 40, generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
     assert stations.centred_cosine(same, same) == pytest.approx(1, abs=1e-5)
-    assert abs(stations.centred_cosine(noise @ noise.t(), same)) < 0.3
+    assert stations.centred_cosine(same[order][:, order], same) < 0.4
 
 
 def test_figures_of_the_tour_keep_the_house_style(tour: tuple[Path, str]):

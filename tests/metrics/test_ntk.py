@@ -55,6 +55,19 @@ def test_trace_sums_over_outputs_and_divides_by_nothing(case):
 
 
 @each
+def test_a_tight_memory_budget_gives_the_same_kernels_in_more_passes(name):
+    case = case_of(name, split="uneven batches")
+    batches = list(case.inputs.split(2))
+    whole = gram(features(name), features(name))
+    for memory in (4_000, 12_000):
+        assert_close(tl.NTK(case.model, batches, memory=memory).data, whole)
+        traced = tl.NTK(case.model, batches, outputs="trace", memory=memory)
+        assert_close(traced.data[0, :, 0], torch.einsum("cncm->nm", whole))
+        cross = tl.NTK(case.model, batches, other_half(case), memory=memory)
+        assert_close(cross.data, whole[..., [5, 6, 0, 1]])
+
+
+@each
 def test_one_output_is_its_diagonal_block(name):
     case = case_of(name, split="uneven batches")
     full = gram(features(name), features(name))

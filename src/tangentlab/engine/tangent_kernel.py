@@ -7,13 +7,14 @@ set of layers; when not even one layer fits, once per pair of blocks of batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tangentlab.engine.batches import common_length
 from tangentlab.engine.groups import Group
 from tangentlab.engine.memory import memory_budget, require_memory
 from tangentlab.engine.network import Network, require_finite
@@ -35,7 +36,7 @@ class TangentFeatures:
         self.batches = list(self.rows.batches)
         self._first: dict[Group, OuterSum] | None = None
         self.sizes: dict[Group, float] = {}
-        self.outputs = 0
+        self.outputs = self.examples = 0
 
     def sweep(self, groups: Sequence[Group], batches: range) -> dict[Group, list[OuterSum]]:
         """Factors of the groups on the batches, joined over batches where their shapes allow it."""
@@ -60,9 +61,15 @@ class TangentFeatures:
         return sweep.factors(cotangents, only=groups)
 
     def measure(self) -> None:
-        """Sweep the first batch, and from it the bytes that each group needs for all batches."""
+        """Sweep the first batch, and from it the bytes that each group needs for all batches, and how many examples.
+
+        `examples` counts the batches by their first axis where the first batch has its examples there, else only that one.
+        """
         self._first = self._factors(0, self.rows.groups)
         self.sizes = {group: factor.nbytes() * len(self.batches) for group, factor in self._first.items()}
+        lengths = [common_length(batch) or 0 for batch in self.batches]
+        swept = next(iter(self._first.values())).examples
+        self.examples = sum(lengths) if lengths[0] == swept else swept
 
 
 def tangent_kernel(
@@ -83,6 +90,9 @@ def tangent_kernel(
     second = None if data2 is None else TangentFeatures(network, data2, weighting, progress)
     if second is not None:
         second.measure()
+    count = 1 if trace else first.outputs**2
+    example = next(iter(network.parameters().values()))
+    _require_kernel_memory(count * first.examples * (second or first).examples * example.element_size())
     result: dict[str, Tensor] = {}
     for groups, blocks in _passes(first, second):
         for group, kernel in _kernels(first, second, groups, blocks, trace):
@@ -113,31 +123,39 @@ def _passes(first: TangentFeatures, second: TangentFeatures | None) -> list[tupl
 
 def _kernels(
     first: TangentFeatures, second: TangentFeatures | None, groups: list[Group], blocks: int, trace: bool
-) -> list[tuple[Group, Tensor]]:
-    """Kernel of every group of one pass, put together from blocks of batches."""
-    parts: dict[Group, list[list[Tensor]]] = {group: [] for group in groups}
+) -> Iterator[tuple[Group, Tensor]]:
+    """Kernel of every group of one pass, one after the other; of a group that does not fit, from blocks of batches."""
     rows, columns = _ranges(len(first.batches), blocks), _ranges(len((second or first).batches), blocks)
     workspace = Workspace(memory_budget() / 4)
-    for i, row in enumerate(rows):
-        left = first.sweep(groups, row)
-        lines: dict[Group, list[Tensor]] = {group: [] for group in groups}
-        for j, column in enumerate(columns):
-            if second is None and j < i:
-                for group in groups:
-                    lines[group].append(_transposed(parts[group][j][i], trace))
-                continue
-            right = left if second is None and j == i else (second or first).sweep(groups, column)
-            _require_kernel_memory(left[groups[0]], right[groups[0]], trace)
-            for group in groups:
-                lines[group].append(_block(left[group], right[group], trace, workspace))
+    if len(rows) == len(columns) == 1:
+        left = first.sweep(groups, rows[0])
+        right = left if second is None else second.sweep(groups, columns[0])
+        _require_kernel_memory(_kernel_bytes(left[groups[0]], right[groups[0]], trace))
         for group in groups:
-            parts[group].append(lines[group])
-    return [(group, _assembled(parts.pop(group), trace)) for group in groups]
+            yield group, _block(left[group], right[group], trace, workspace)
+        return
+    for group in groups:
+        lines: list[list[Tensor]] = []
+        for i, row in enumerate(rows):
+            one, line = first.sweep([group], row)[group], []
+            for j, column in enumerate(columns):
+                if second is None and j < i:
+                    line.append(_transposed(lines[j][i], trace))
+                    continue
+                two = one if second is None and j == i else (second or first).sweep([group], column)[group]
+                _require_kernel_memory(_kernel_bytes(one, two, trace))
+                line.append(_block(one, two, trace, workspace))
+            lines.append(line)
+        yield group, _assembled(lines, trace)
 
 
-def _require_kernel_memory(left: list[OuterSum], right: list[OuterSum], trace: bool) -> None:
+def _kernel_bytes(left: list[OuterSum], right: list[OuterSum], trace: bool) -> int:
+    return _cells(left, right, trace) * left[0].left.element_size()
+
+
+def _require_kernel_memory(nbytes: int) -> None:
     require_memory(
-        _cells(left, right, trace) * left[0].left.element_size(),
+        nbytes,
         "This kernel",
         "outputs='trace' or one output, fewer examples, or representation=FMatImplicit need less.",
     )

@@ -61,7 +61,8 @@ def exact(model: nn.Module, batches: Sequence[Tensor], samples: int, vectors: in
     generator = lab.generator("labels", step, "exact")
     matrix = FIM_MonteCarlo(model, batches, PMatImplicit, samples=samples, generator=generator, progress=False)
     random = torch.randn(vectors, matrix.dim, generator=lab.generator("vectors", step))
-    v = PVector(matrix.layout, random / random.norm(dim=1, keepdim=True))
+    unit = (random / random.norm(dim=1, keepdim=True)).to(next(model.parameters()))
+    v = PVector(matrix.layout, unit)
     return Truth(matrix.labels, matrix.trace(), v, matrix @ v)  # type: ignore[attr-defined]
 
 

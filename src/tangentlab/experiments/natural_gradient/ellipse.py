@@ -111,8 +111,8 @@ class RescalingEllipse(Experiment):
 
     data: Literal["digits", "mnist"] = "mnist"
     images: int = 10_000
-    updates: int = 30
-    rate: float = 0.5
+    updates: int = 300
+    rate: float = 2.0
 
     def cost(self) -> Cost:
         """One step per update."""
@@ -122,7 +122,7 @@ class RescalingEllipse(Experiment):
         """A few steps of gradient descent, then the second moment and its approximations."""
         data = lab.dataset(self.data)
         data = data.first(min(self.images, len(data)))
-        inputs, targets = halves(data), (data.targets % 2).double()
+        inputs, targets = halves(data), (data.targets == 1).double()
         with lab.seeded("model"):
             unit = nn.Linear(2, 1, bias=False).double()
         descent = torch.optim.SGD(unit.parameters(), lr=self.rate)
