@@ -170,7 +170,8 @@ class RescalingEllipse(Experiment):
             figure,
             "The second moment of the gradients of a unit with two weights as an ellipse, and the axes along which each "
             "method rescales, with the square roots of its scales as lengths. Dashed lines are tangents of the ellipse "
-            "across an axis: an arrow that ends on its tangent has the right length. In units of the ellipse's longer half axis.",
+            "across an axis: an arrow that ends on its tangent has the right length. In units of the ellipse's longer half "
+            "axis.",
         )
 
 

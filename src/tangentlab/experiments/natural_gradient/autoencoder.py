@@ -1,0 +1,264 @@
+"""Figure 4.3: the MNIST auto-encoder, EKFAC and EKFAC-ra against KFAC, SGD, Adam and SOAP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tangentlab.data import Dataset, downscale
+from tangentlab.experiments import Batches, Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._images import Row
+from tangentlab.experiments.natural_gradient import autoencoder_figures as figures
+from tangentlab.experiments.natural_gradient.race import (
+    Field,
+    Method,
+    compete,
+    curve,
+    envelope,
+    grid,
+    reaches,
+    share_below,
+    winner,
+)
+from tangentlab.models import AutoEncoder
+from tangentlab.optim import SOAP, NaturalSGD
+from tangentlab.report.style import PALETTE
+
+FIGURE = "§4.4.1, figure 4.3"
+
+
+def natural(key: str, name: str, color: str, period: int) -> Method:
+    """A method on natural gradients: learning rate and damping, constant during training."""
+
+    def make(model: nn.Module, lr: float, damping: float) -> torch.optim.Optimizer:
+        return NaturalSGD(model, lr=lr, momentum=0.9, preconditioner=key, damping=damping, period=period)
+
+    return Method(key, name, "learning rate", "damping", make, color=color)
+
+
+def methods(period: int) -> list[Method]:
+    """The competitors. Each has two hyper-parameters."""
+
+    def sgd(model: nn.Module, lr: float, one_minus: float) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=lr, momentum=1 - one_minus)
+
+    def adam(model: nn.Module, lr: float, one_minus: float) -> torch.optim.Optimizer:
+        return torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 1 - one_minus))
+
+    def soap(model: nn.Module, lr: float, one_minus: float) -> torch.optim.Optimizer:
+        return SOAP(model.parameters(), lr=lr, betas=(0.95, 1 - one_minus), weight_decay=0.0, period=10)
+
+    return [
+        natural("ekfac", "EKFAC", PALETTE[0], period),
+        natural("ekfac-ra", "EKFAC-ra", PALETTE[2], period),
+        natural("kfac", "KFAC", PALETTE[1], period),
+        Method("sgd", "SGD + momentum + BN", "learning rate", "1 - momentum", sgd, norm=True, color=PALETTE[4]),
+        Method("adam", "Adam + BN", "learning rate", "1 - beta2", adam, norm=True, color=PALETTE[3]),
+        Method("soap", "SOAP", "learning rate", "1 - beta2", soap, color=PALETTE[5]),
+    ]
+
+
+def reconstruction(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    """Cross-entropy between pixels and their reconstruction, summed over pixels, mean over images, in nats."""
+    pixels = batch[0].flatten(1)
+    return nn.functional.binary_cross_entropy_with_logits(model(pixels), pixels, reduction="none").sum(1).mean()
+
+
+def _share(claim: str, better: str, worse: str) -> Claim:
+    return Claim(
+        claim,
+        f"{better} is faster than {worse} per epoch.",
+        f"share of epochs at which the best training loss over the grid is lower for {better}",
+        ">",
+        0.5,
+        f"{FIGURE} a",
+    )
+
+
+CLAIMS = (
+    _share("4.3-ekfac-kfac", "EKFAC", "KFAC"),
+    _share("4.3-ekfac-sgd", "EKFAC", "SGD with momentum and batch norm"),
+    _share("4.3-ekfac-adam", "EKFAC", "Adam with batch norm"),
+    _share("4.3-ra-kfac", "EKFAC-ra", "KFAC"),
+    _share("4.3-ra-sgd", "EKFAC-ra", "SGD with momentum and batch norm"),
+    _share("4.3-ra-adam", "EKFAC-ra", "Adam with batch norm"),
+    _share("4.3-ra-soap", "EKFAC-ra", "SOAP"),
+    Claim(
+        "4.3-time-sgd",
+        "EKFAC-ra is also faster than SGD with batch norm in time.",
+        "seconds until EKFAC-ra has SGD's final training loss over SGD's seconds, worst of the repeated trainings",
+        "<",
+        1.0,
+        f"{FIGURE} b",
+    ),
+    Claim(
+        "4.3-time-adam",
+        "EKFAC-ra is also faster than Adam with batch norm in time.",
+        "seconds until EKFAC-ra has Adam's final training loss over Adam's seconds, worst of the repeated trainings",
+        "<",
+        1.0,
+        f"{FIGURE} b",
+    ),
+    Claim(
+        "4.3-half-sgd",
+        "EKFAC-ra needs at most half the epochs of SGD with batch norm.",
+        "epochs until EKFAC-ra has SGD's final training loss over SGD's epochs, worst of the repeated trainings",
+        "<=",
+        0.5,
+        f"{FIGURE} a",
+    ),
+    Claim(
+        "4.3-half-adam",
+        "EKFAC-ra needs at most half the epochs of Adam with batch norm.",
+        "epochs until EKFAC-ra has Adam's final training loss over Adam's epochs, worst of the repeated trainings",
+        "<=",
+        0.5,
+        f"{FIGURE} a",
+    ),
+    Claim(
+        "4.3-validation",
+        "KFAC and EKFAC validate alike.",
+        "relative difference of their best validation losses over the grid",
+        "<=",
+        0.1,
+        f"{FIGURE} c",
+    ),
+    Claim(
+        "4.3-narrow",
+        "EKFAC's good region of learning rate and damping is narrow.",
+        "share of the grid whose final training loss is within a tenth of the best",
+        "<=",
+        0.5,
+        f"{FIGURE} d",
+    ),
+)
+
+
+@experiment
+class AutoencoderOptimizers(Experiment):
+    """An auto-encoder trained by six optimizers over equal grids, and the selected settings repeated."""
+
+    name = "autoencoder-optimizers"
+    title = "EKFAC on the MNIST auto-encoder"
+    question = (
+        "Does a better approximation of the curvature train faster? A deep auto-encoder with sigmoid units is the "
+        "classical hard case: SGD and Adam need batch norm to get anywhere on it. Each optimizer gets the same number "
+        "of settings and epochs; at each epoch the best training loss over all its settings counts. EKFAC re-estimates "
+        "the scales in KFAC's eigenbasis from every minibatch, EKFAC-ra keeps a running average of squared batch "
+        "gradients instead. SOAP, Adam in the eigenbasis of gradient moments, is today's rival.\n\nThe selected "
+        "settings are trained again from other initial weights, and the clock runs during updates alone."
+    )
+    chapter = Chapter.NATURAL_GRADIENT
+    place = FIGURE
+    claims = CLAIMS
+    scales = {
+        "smoke": {
+            "data": "digits",
+            "pixels": 8,
+            "widths": (24, 12, 6),
+            "images": 300,
+            "batch": 50,
+            "epochs": 2,
+            "first": (0.01,),
+            "second": (0.1, 0.01),
+            "repeats": 1,
+            "period": 3,
+        },
+        "paper": {"pixels": 28, "widths": (1000, 500, 250, 30), "images": 60_000, "repeats": 2},
+    }
+    minutes = {"smoke": 0.2, "desk": 20, "paper": 6_000}
+    notes = {
+        "desk": "6,000 images at 14 x 14 pixels and layers of a quarter of the width, 196-250-125-62-16; one batch size. "
+        "SGD's grid has its momentum, Adam's and SOAP's their second beta in the place of the damping.",
+        "paper": "the paper searches further settings at random around each grid point, and batch 500.",
+    }
+
+    data: Literal["digits", "mnist"] = "mnist"
+    pixels: int = 14
+    widths: tuple[int, ...] = (250, 125, 62, 16)
+    images: int = 6_000
+    batch: int = 200
+    epochs: int = 20
+    period: int = 50
+    first: tuple[float, ...] = (0.1, 0.01, 0.001, 0.0001)
+    second: tuple[float, ...] = (0.1, 0.01, 0.001, 0.0001)
+    repeats: int = 2
+
+    def cost(self) -> Cost:
+        """One step per update: all grids, and the selected settings again."""
+        trainings = 6 * (len(self.first) * len(self.second) + self.repeats)
+        return Cost(trainings * self.epochs * (self.images // self.batch), 0.015, 700)
+
+    def run(self, lab: Lab) -> None:
+        """All grids, then the selected settings from other initial weights."""
+        train_set, valid_set = self._data(lab)
+        rows: list[Row] = []
+        for method in methods(self.period):
+            field = self._field(lab, train_set, valid_set, 0)
+            for point in grid(self.first, self.second):
+                rows += compete(lab, field, method, point, "grid")
+            best = winner(row for row in rows if row["method"] == method.key)
+            lab.log("selected", method=method.key, first=best[0], second=best[1])
+            for repeat in range(1, self.repeats + 1):
+                again = self._field(lab, train_set, valid_set, repeat)
+                rows += compete(lab, again, method, best, "repeats", repeat=repeat)
+        self._judge(lab, rows)
+
+    def _data(self, lab: Lab) -> tuple[Dataset, Dataset]:
+        parts = [lab.dataset(self.data, split) for split in ("train", "test")]
+        parts = [part.first(min(self.images, len(part))) for part in parts]
+        small = [downscale(part, self.pixels) if self.pixels < part.inputs.shape[-1] else part for part in parts]
+        return small[0], small[1]
+
+    def _field(self, lab: Lab, train_set: Dataset, valid_set: Dataset, repeat: int) -> Field:
+        size = train_set.inputs[0].numel()
+
+        def network(norm: bool) -> nn.Module:
+            with lab.seeded("model", repeat):
+                return AutoEncoder((size, *self.widths), batch_norm=norm)
+
+        def score(model: nn.Module) -> dict[str, float]:
+            with torch.no_grad():
+                found = {"train": train_set, "valid": valid_set}
+                return {
+                    key: float(reconstruction(model, tuple(part.first(min(2000, len(part))))))
+                    for key, part in found.items()
+                }
+
+        batches = Batches(train_set, self.batch, lab.seed + repeat)
+        return Field(network, reconstruction, score, batches, self.epochs)
+
+    def _judge(self, lab: Lab, rows: list[Row]) -> None:
+        """Numbers of all claims."""
+        by_method = {
+            method.key: [row for row in rows if row["method"] == method.key] for method in methods(self.period)
+        }
+        grids = {key: [row for row in own if "repeat" not in row] for key, own in by_method.items()}
+        curves = {key: envelope(own) for key, own in grids.items()}
+        pairs = (("ekfac", "kfac"), ("ekfac", "sgd"), ("ekfac", "adam"), ("ekfac-ra", "kfac"), ("ekfac-ra", "sgd"))
+        for one, other in (*pairs, ("ekfac-ra", "adam"), ("ekfac-ra", "soap")):
+            claim = f"4.3-{one.removeprefix('ekfac-')}-{other}"
+            lab.measure(claim, share_below(curves[one], curves[other]))
+        for rival in ("sgd", "adam"):
+            for unit, claim in (("seconds", "time"), ("epoch", "half")):
+                lab.measure(f"4.3-{claim}-{rival}", self._worst(by_method["ekfac-ra"], by_method[rival], unit))
+        valid = {key: min(row["valid"] for row in grids[key]) for key in ("kfac", "ekfac")}
+        lab.measure("4.3-validation", abs(valid["ekfac"] / valid["kfac"] - 1))
+        ends = [row["train"] for row in grids["ekfac"] if row["epoch"] == self.epochs]
+        lab.measure("4.3-narrow", sum(end <= 1.1 * min(ends) for end in ends) / max(len(ends), 1))
+
+    def _worst(self, own: list[Row], rival: list[Row], unit: str) -> float:
+        """Largest ratio, over repeated trainings, of reaching the rival's final loss to the rival's whole training."""
+        ratios = []
+        for repeat in [None, *range(1, self.repeats + 1)]:
+            ours, theirs = (curve(rows, winner(rows), repeat=repeat) for rows in (own, rival))
+            goal, whole = theirs[-1]["train"], float(theirs[-1][unit])
+            ratios.append(reaches(ours, goal, unit) / max(whole, 1e-9))
+        return max(ratios)
+
+    def draw(self, results: Results) -> Iterator[Picture]:
+        """Figure 4.3 and its sensitivity panel."""
+        yield from figures.draw(results, methods(self.period))

@@ -1,0 +1,66 @@
+"""The panels of figure 4.3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from tangentlab.experiments import Picture, Results
+from tangentlab.experiments._images import Row
+from tangentlab.experiments.natural_gradient.race import BAD, Method, draw_envelopes, logged
+from tangentlab.report.style import heatmap, label, panels, quantity
+
+
+def draw(results: Results, methods: Sequence[Method]) -> Iterator[Picture]:
+    """Loss per epoch, loss per second, validation; then the sensitivity of each method."""
+    rows = logged(results, "grid")
+    figure, ((left, middle, right),) = panels(3)
+    draw_envelopes(left, rows, methods, "epoch")
+    draw_envelopes(middle, rows, methods, "seconds")
+    draw_envelopes(right, rows, methods, "epoch", key="valid")
+    for axes in (left, middle, right):
+        axes.set_yscale("log")
+        axes.minorticks_off()
+    label(left, "epoch", quantity("training loss", "nats"), "best over the grid")
+    label(middle, quantity("time in updates", "s"), quantity("training loss", "nats"), "selected setting")
+    label(right, "epoch", quantity("validation loss", "nats"), "best over the grid")
+    lines, names = left.get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=3)
+    yield Picture(
+        "figure-4.3",
+        figure,
+        "Reconstruction loss of the auto-encoder. Left: at each epoch the best training loss over all settings of a "
+        "method. Middle: the setting with the best final training loss, against the time spent in updates. Right: the "
+        "best validation loss over all settings at each epoch.",
+    )
+    yield _sensitivity(rows, methods)
+
+
+def _sensitivity(rows: list[Row], methods: Sequence[Method]) -> Picture:
+    last = max(row["epoch"] for row in rows)
+    ends = [row for row in rows if row["epoch"] == last and row["train"] < BAD]
+    low, high = min(row["train"] for row in ends), float(np.quantile([row["train"] for row in ends], 0.8))
+    figure, axes = panels(3, 2, height=2.7)
+    for panel, method in zip(axes.flatten(), methods, strict=True):
+        _grid(panel, [row for row in rows if row["method"] == method.key and row["epoch"] == last], method, low, high)
+    return Picture(
+        "figure-4.3-sensitivity",
+        figure,
+        "Training loss after the last epoch for every setting of every method; white where the training diverged. All "
+        "panels share one scale, which ends at the loss of the worst fifth of all settings.",
+    )
+
+
+def _grid(panel: Axes, rows: list[Row], method: Method, low: float, high: float) -> None:
+    first = sorted({row["first"] for row in rows}, reverse=True)
+    second = sorted({row["second"] for row in rows}, reverse=True)
+    values = np.full((len(first), len(second)), np.nan)
+    for row in rows:
+        if row["train"] < BAD:
+            values[first.index(row["first"]), second.index(row["second"])] = row["train"]
+    heatmap(panel, values, "loss [nats]", vmin=low, vmax=max(high, low * 1.001))
+    panel.set_xticks(range(len(second)), [f"{value:g}" for value in second])
+    panel.set_yticks(range(len(first)), [f"{value:g}" for value in first])
+    label(panel, method.second, method.first, method.name)

@@ -1,0 +1,179 @@
+"""Races between optimizers: every method gets a grid of the same size and the same budget, judged by training loss.
+
+The protocol of chapter 4: hyper-parameters are selected by training loss; at each epoch the best loss over the whole grid
+is the method's curve (its lower envelope); the clock runs during updates alone; a validation panel stands beside it.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor, nn
+
+from tangentlab.experiments import Batches, Lab, Results, Training, train
+from tangentlab.experiments._images import Points, Row, evaluation
+from tangentlab.report.style import PALETTE
+
+Make = Callable[[nn.Module, float, float], torch.optim.Optimizer]
+BAD = 1e9
+"""Stands for the loss of a training that diverged, so that tables stay finite."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One competitor.
+
+    Attributes:
+        key, name: in tables, and in figures.
+        first, second: names of the two hyper-parameters of its grid.
+        make: (model, first, second) -> optimizer.
+        norm: whether its network has batch norm.
+        color: in figures.
+    """
+
+    key: str
+    name: str
+    first: str
+    second: str
+    make: Make
+    norm: bool = False
+    color: str = PALETTE[0]
+
+
+@dataclass(frozen=True)
+class Field:
+    """What all competitors of a race share.
+
+    Attributes:
+        network: (batch norm?) -> a fresh network.
+        loss: (model, batch) -> mean loss of the batch.
+        score: (model) -> training and validation numbers of the model in evaluation mode, e.g. {"train": .., "valid": ..}.
+        batches: of the training set.
+        epochs: length of a training.
+    """
+
+    network: Callable[[bool], nn.Module]
+    loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
+    score: Callable[[nn.Module], dict[str, float]]
+    batches: Batches
+    epochs: int
+
+    @property
+    def steps(self) -> int:
+        """Updates of one training."""
+        return self.epochs * self.batches.per_epoch
+
+
+def compete(
+    lab: Lab,
+    field: Field,
+    method: Method,
+    point: tuple[float, float],
+    table: str,
+    after_update: Callable[[torch.optim.Optimizer, Training], None] | None = None,
+    **facts: Any,
+) -> list[Row]:
+    """Train with one setting; a row per epoch goes to the log and comes back, also after a restart.
+
+    A training that diverges, or whose loss is not finite at an epoch, keeps the number `BAD` from there on.
+    """
+    model = field.network(method.norm)
+    optimizer = method.make(model, *point)
+    own = {"method": method.key, "first": point[0], "second": point[1], **facts}
+
+    def record(training: Training) -> list[Row]:
+        with evaluation(model, field.batches, lab.capped(5)):
+            scores = {key: value if math.isfinite(value) else BAD for key, value in field.score(model).items()}
+        row = {**own, "epoch": round(training.epoch), "seconds": training.seconds, **scores}
+        lab.log(table, **row)
+        return [row]
+
+    steps = range(0, field.steps + 1, field.batches.per_epoch)
+    points = Points(steps, record)
+    name = " ".join(str(value) for value in own.values())
+    hook = None if after_update is None else lambda training: after_update(optimizer, training)
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="Step ", category=RuntimeWarning
+        )  # non-finite gradients on the way out
+        train(
+            model, field.batches, field.loss, optimizer, field.steps, lab=lab, name=name, callbacks=[points],
+            after_update=hook,
+        )  # fmt: skip
+    return finished(points.rows, field.epochs)
+
+
+def finished(rows: list[Row], epochs: int) -> list[Row]:
+    """Rows of all epochs: those that a diverged training did not reach are `BAD`."""
+    last = rows[-1]
+    numbers = [key for key, value in last.items() if key in ("train", "valid", "error")]
+    missing = range(last["epoch"] + 1, epochs + 1)
+    return rows + [{**last, "epoch": epoch, **dict.fromkeys(numbers, BAD)} for epoch in missing]
+
+
+def grid(first: Sequence[float], second: Sequence[float]) -> list[tuple[float, float]]:
+    """All pairs."""
+    return list(product(first, second))
+
+
+def envelope(rows: Iterable[Row], key: str = "train") -> dict[int, float]:
+    """The best value over the grid at each epoch."""
+    best: dict[int, float] = {}
+    for row in rows:
+        best[row["epoch"]] = min(best.get(row["epoch"], BAD), row[key])
+    return best
+
+
+def winner(rows: Iterable[Row], key: str = "train") -> tuple[float, float]:
+    """The setting with the best value at the last epoch."""
+    rows = list(rows)
+    last = max(row["epoch"] for row in rows)
+    best = min((row for row in rows if row["epoch"] == last), key=lambda row: row[key])
+    return best["first"], best["second"]
+
+
+def share_below(one: dict[int, float], other: dict[int, float]) -> float:
+    """Share of the epochs, from the first on, at which one curve is below the other."""
+    epochs = [epoch for epoch in one if epoch > 0 and epoch in other]
+    return sum(one[epoch] < other[epoch] for epoch in epochs) / max(len(epochs), 1)
+
+
+def reaches(rows: Iterable[Row], goal: float, unit: str = "epoch") -> float:
+    """The first epoch (or second) at which a curve is at or below a goal; infinite epochs are `BAD`."""
+    found = [float(row[unit]) for row in rows if row["train"] <= goal]
+    return min(found, default=BAD)
+
+
+def curve(rows: Iterable[Row], point: tuple[float, float], **conditions: Any) -> list[Row]:
+    """The rows of one setting, by epoch."""
+    wanted = {"first": point[0], "second": point[1], **conditions}
+    found = [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+    return sorted(found, key=lambda row: row["epoch"])
+
+
+def logged(results: Results, table: str, **conditions: Any) -> list[Row]:
+    """Rows of a table as plain dictionaries."""
+    return [dict(row) for row in results.table(table, **conditions).rows]
+
+
+def draw_envelopes(axes: Axes, rows: list[Row], methods: Sequence[Method], unit: str, key: str = "train") -> None:
+    """Lower envelopes over epochs, or the selected settings over seconds."""
+    for method in methods:
+        own = [row for row in rows if row["method"] == method.key]
+        if not own:
+            continue
+        if unit == "epoch":
+            best = envelope(own, key)
+            places, values = list(best), list(best.values())
+        else:
+            chosen = curve(own, winner(own))
+            places, values = [row[unit] for row in chosen], [row[key] for row in chosen]
+        kept = [(place, value) for place, value in zip(places, values, strict=True) if value < BAD]
+        axes.plot(*zip(*kept, strict=True), color=method.color, label=method.name)
