@@ -28,7 +28,7 @@ from tangentlab import (
     PVector,
 )
 from tangentlab.errors import MemoryBudgetError
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, Table, experiment
+from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.models import ResNet50
 from tangentlab.report.style import INK, PALETTE, label, panels, quantity
 
@@ -256,21 +256,18 @@ class RepresentationCosts(Experiment):
 
     def draw(self, results: Results) -> Iterator[Picture]:
         """Memory and three times against the number of parameters, with the fitted exponents."""
-        table = results.table("cost")
-        figure, axes = panels(2, 2, width=4.3, height=3.1)
+        rows = list(results.table("cost").rows)
+        figure, axes = panels(2, 2, width=4.4, height=3.2)
         titles = {"memory": "memory", "build": "building it", "mv": "product Fv", "solve": "first solve"}
         for panel, (what, title) in zip(axes.flat, titles.items(), strict=True):
-            for kind in table.distinct("representation"):
-                _draw_curve(
-                    panel, table.where(representation=kind, what=what), kind, "bytes" if what == "memory" else "seconds"
-                )
             unit = quantity("memory", "bytes") if what == "memory" else quantity("processor time", "s")
             label(panel, "number of parameters d", unit, title)
             panel.set(xscale="log", yscale="log")
-        lines = {
-            name: line for panel in axes.flat for line, name in zip(*panel.get_legend_handles_labels(), strict=True)
-        }
-        figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, columnspacing=1.6)
+            _draw_curves(panel, {kind: _curve(rows, kind, what) for kind in REPRESENTATIONS})
+        handles = {n: line for panel in axes.flat for line, n in zip(*panel.get_legend_handles_labels(), strict=True)}
+        names = [kind for kind in REPRESENTATIONS if kind in handles]
+        lines = [handles[kind] for kind in names]
+        figure.legend(lines, names, loc="outside lower center", ncols=4, columnspacing=1.6)
         yield Picture(
             "costs",
             figure,
@@ -291,13 +288,40 @@ def _curve(rows: list[Row], kind: str, what: str) -> tuple[Array, Array]:
     return np.array(sizes, dtype=float), np.array([found[size] for size in sizes], dtype=float)
 
 
-def _draw_curve(axes: Axes, rows: Table, kind: str, column: str) -> None:
-    sizes, values = rows["d"].astype(float), rows[column].astype(float)
-    if not values.any():  # nothing is stored
-        return
-    axes.plot(sizes, values, "o-", markersize=3, linewidth=1.4, color=COLORS[kind], label=kind)
-    if len(sizes) >= 2:
-        text = f" {slope(sizes, values):.1f}"
-        axes.annotate(
-            text, (sizes[-1], values[-1]), color=COLORS[kind], fontsize=8.5, va="center", annotation_clip=False
-        )
+def _draw_curves(axes: Axes, curves: dict[str, tuple[Array, Array]]) -> None:
+    """Every curve, with its exponent behind its last point; the numbers do not cover each other."""
+    shown = {kind: curve for kind, curve in curves.items() if curve[1].any()}  # the implicit matrix stores nothing
+    for kind, (sizes, values) in shown.items():
+        axes.plot(sizes, values, "o-", markersize=3, linewidth=1.4, color=COLORS[kind], label=kind)
+    low, high = np.log10(axes.get_ylim())
+    ends = {kind: float(np.log10(values[-1])) for kind, (_, values) in shown.items() if len(values) > 1}
+    for right in {float(shown[kind][0][-1]) for kind in ends}:  # curves that end at the same size share a column
+        column = [kind for kind in ends if shown[kind][0][-1] == right]
+        for kind, place in zip(column, spread([ends[kind] for kind in column], 0.055 * (high - low)), strict=True):
+            text = f"  {slope(*shown[kind]):.1f}".replace("-", "−")
+            axes.annotate(
+                text, (right, 10**place), color=COLORS[kind], fontsize=8.5, va="center", annotation_clip=False
+            )
+
+
+def spread(places: list[float], distance: float) -> list[float]:
+    """The places moved apart as little as needed, in their order, until neighbours are ``distance`` apart."""
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    groups: list[list[int]] = []
+    for index in order:
+        groups.append([index])
+        while len(groups) > 1 and _middle(groups[-1], places) - _middle(groups[-2], places) < distance * (
+            (len(groups[-1]) + len(groups[-2])) / 2 - 1e-9
+        ):
+            last = groups.pop()
+            groups[-1] += last
+    moved = list(places)
+    for group in groups:
+        start = _middle(group, places) - distance * (len(group) - 1) / 2
+        for number, index in enumerate(group):
+            moved[index] = start + number * distance
+    return moved
+
+
+def _middle(group: list[int], places: list[float]) -> float:
+    return sum(places[index] for index in group) / len(group)
