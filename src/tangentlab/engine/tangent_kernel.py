@@ -99,6 +99,7 @@ def tangent_kernel(
             require_finite(kernel, f"The tangent features of {', '.join(group.names)}")
             name = name_of(group)
             result[name] = result[name].add_(kernel) if name in result else kernel
+            del kernel  # or it would live while the next one is computed
     return result
 
 

@@ -1,0 +1,42 @@
+"""Promises that the pages make in words, where no snippet can show them."""
+
+import pytest
+import torch
+from torch import nn
+
+import tangentlab as tl
+from tangentlab.errors import MemoryBudgetError
+from tangentlab.models import MLP
+
+
+@pytest.mark.parametrize("outputs", ["all", "trace"])
+def test_a_kernel_that_does_not_fit_is_refused_before_the_second_batch(outputs: str) -> None:
+    calls = 0
+
+    def forward(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += len(batch) == 30
+        return model(batch)
+
+    batches = list(torch.randn(3000, 64).split(30))
+    with pytest.raises(MemoryBudgetError, match="This kernel needs"):
+        tl.NTK(MLP((64, 32, 10)), batches, outputs=outputs, forward=forward, memory=20_000_000)
+    assert calls == 1
+
+
+def test_the_total_of_a_kernel_counts_when_it_is_computed_in_blocks() -> None:
+    batches = list(torch.randn(400, 64).split(10))
+    with pytest.raises(MemoryBudgetError, match="This kernel needs 640 kB"):
+        tl.NTK(MLP((64, 512, 10)), batches, outputs="trace", memory=100_000)
+
+
+def test_half_precision_matrices_solve_in_every_representation() -> None:
+    torch.manual_seed(0)
+    model, x = MLP((4, 3, 2)), torch.randn(6, 4)
+    kinds = (tl.PMatDense, tl.PMatBlockDiag, tl.PMatKFAC, tl.PMatEKFAC, tl.PMatDiag, tl.PMatLowRank)
+    wanted = [tl.FIM(model, x, kind).solve(tl.PVector.ones(model), damping=0.1) for kind in kinds]
+    model, x = model.bfloat16(), x.bfloat16()
+    for kind, exact in zip(kinds, wanted):
+        found = tl.FIM(model, x, kind).solve(tl.PVector.ones(model), damping=0.1)
+        assert found.dtype == torch.bfloat16
+        assert found.to(torch.float32).cosine(exact) > 0.98, kind
