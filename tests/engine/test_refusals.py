@@ -89,6 +89,7 @@ MIXED: dict[str, Callable[[Tensor], Tensor]] = {
     "noise": lambda x: x + torch.randn_like(x),
     "functional batch norm": lambda x: F.batch_norm(x, None, None, training=True),
     "neighbours": lambda x: x + x.roll(1, 0),
+    "in gradients only": lambda x: x + x.mean(0) - x.mean(0).detach(),
 }
 
 
