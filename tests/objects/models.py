@@ -71,8 +71,10 @@ def mlp() -> nn.Module:
 
 
 def grouped_convolution() -> nn.Module:
+    """Three layers deep: the kernel of a shallower one would not change if outputs were swapped."""
     convolution = nn.Conv2d(2, 4, 2, stride=(1, 2), padding=1, groups=2)
-    return nn.Sequential(convolution, nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, CLASSES))
+    pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(convolution, nn.Tanh(), pooled, nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, CLASSES))
 
 
 def norms() -> nn.Module:
@@ -122,7 +124,7 @@ RECIPES = {
     "grouped convolution": Recipe(
         grouped_convolution,
         gaussian(2, 3, 4),
-        (Kron("0.weight", "0.bias", ("0",)), Kron("4.weight", "4.bias", ("4",))),
+        tuple(Kron(f"{layer}.weight", f"{layer}.bias", (layer,)) for layer in "035"),
     ),
     "norms": Recipe(
         norms, gaussian(3), (Kron("0.weight", "0.bias", ("0",)), Kron("4.weight", None, ("4",))), all_kron=False

@@ -1,0 +1,97 @@
+"""Gauss-Newton matrices of convex losses against plain autograd, example by example."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tangentlab as tl
+from tangentlab.errors import InputError, ModelError, NumericsError
+from tests.metrics.curvature_truth import cross_entropy, gauss_newton, huberized, output_hessian
+from tests.objects.dense import assert_close, vectors
+from tests.objects.models import ALL, EXAMPLES, case_of
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_gauss_newton_of_a_convex_loss(name):
+    case = case_of(name, split="uneven batches")
+    expected = gauss_newton(case, huberized)
+    for kind in (tl.PMatDense, tl.PMatImplicit, tl.PMatLowRank):
+        assert_close(tl.GGN(case.model, case.batches, kind, loss=huberized).to_dense(), expected)
+    G = tl.GGN(case.model, case.batches, tl.PMatImplicit, loss=huberized)
+    v = vectors(case)
+    assert_close((G @ v).flat, expected @ v.flat)
+    assert_close(G.vTMv(v), v.flat @ expected @ v.flat)
+    assert_close(tl.GGN(case.model, case.batches, tl.PMatDiag, loss=huberized).diag().flat, expected.diagonal())
+
+
+@pytest.mark.parametrize(
+    "kind", [tl.PMatDense, tl.PMatBlockDiag, tl.PMatDiag, tl.PMatQuasiDiag, tl.PMatKFAC, tl.PMatEKFAC]
+)
+def test_gauss_newton_of_a_natural_likelihood_is_its_fisher_matrix(kind):
+    case = case_of("mlp", split="uneven batches")
+    fisher = tl.FIM(case.model, case.batches, kind)
+    for loss in ("classification", tl.Classification(), cross_entropy, nn.CrossEntropyLoss(reduction="none")):
+        assert_close(tl.GGN(case.model, case.batches, kind, loss=loss).to_dense(), fisher.to_dense(), factor=10)
+
+
+@pytest.mark.parametrize(
+    "likelihood", ["binary", "regression", tl.Regression(2.0), tl.Regression(torch.tensor([1.0, 2, 3]))]
+)
+def test_gauss_newton_of_other_likelihoods_is_their_fisher_matrix(likelihood):
+    case = case_of("mlp")
+    targets = torch.rand(EXAMPLES, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = targets.round() if likelihood == "binary" else targets
+    found = tl.GGN(case.model, (case.inputs, targets), loss=likelihood)
+    assert_close(found.to_dense(), tl.FIM(case.model, case.inputs, likelihood=likelihood).to_dense())
+
+
+def test_token_losses_are_summed_over_positions():
+    model = nn.Linear(3, 4).double()
+    x = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.arange(10).reshape(5, 2) % 4
+    per_token = tl.GGN(model, (x, y), loss=lambda f, t: F.cross_entropy(f.movedim(-1, 1), t, reduction="none"))
+    assert_close(per_token.to_dense(), tl.FIM(model, x).to_dense())
+    assert_close(tl.GGN(model, (x, y)).to_dense(), tl.FIM(model, x).to_dense())
+
+
+def test_kfac_of_a_gauss_newton_matrix_has_the_output_gradient_factor_of_its_roots():
+    """B = 1/n sum J_s^T H J_s for the last layer, where s are the outputs themselves: the mean output Hessian."""
+    case = case_of("mlp")
+    G = tl.GGN(case.model, case.batches, tl.PMatKFAC, loss=huberized)
+    outputs = case.model(case.inputs)
+    mean = sum(output_hessian(huberized, f, y) for f, y in zip(outputs, case.targets)) / EXAMPLES
+    assert_close(G.blocks[("2.weight", "2.bias")].left[0], mean)
+
+
+def test_ekfac_of_a_gauss_newton_matrix_has_its_trace_and_is_closer_than_kfac():
+    case = case_of("grouped convolution")
+    exact, kfac, ekfac = (
+        tl.GGN(case.model, case.batches, kind, loss=huberized) for kind in (tl.PMatDense, tl.PMatKFAC, tl.PMatEKFAC)
+    )
+    assert_close(ekfac.trace(), exact.trace())
+    assert (exact.to_dense() - ekfac.to_dense()).norm() <= (exact.to_dense() - kfac.to_dense()).norm()
+
+
+@pytest.mark.parametrize("kind", [tl.PMatDense, tl.PMatKFAC, tl.PMatImplicit])
+def test_a_loss_that_is_not_convex_is_refused_by_its_eigenvalue(kind):
+    case = case_of("mlp")
+    with pytest.raises(NumericsError, match="not convex in the outputs.*eigenvalue -"):
+        tl.GGN(case.model, case.batches, kind, loss=lambda f, y: f.sin().sum(1)) @ vectors(case)
+
+
+def test_reduced_losses_and_losses_without_graph_are_refused():
+    case = case_of("mlp")
+    with pytest.raises(InputError, match="reduction='none'"):
+        tl.GGN(case.model, case.batches, loss=nn.CrossEntropyLoss())
+    with pytest.raises(InputError, match="one value per example"):
+        tl.GGN(case.model, case.batches, loss=lambda f, y: f.square().sum())
+    with pytest.raises(ModelError, match="does not depend"):
+        tl.GGN(case.model, case.batches, loss=lambda f, y: torch.zeros(len(f), dtype=f.dtype))
+
+
+def test_a_loss_that_is_linear_in_the_outputs_has_a_zero_gauss_newton_matrix():
+    case = case_of("mlp")
+    for kind in (tl.PMatDense, tl.PMatImplicit):
+        G = tl.GGN(case.model, case.batches, kind, loss=lambda f, y: f.sum(1))
+        assert not (G @ vectors(case)).flat.any()
