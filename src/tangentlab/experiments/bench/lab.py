@@ -53,7 +53,7 @@ class Lab:
         self._writer = RowWriter(folder.metrics_file, seed, count_rows(read_rows(folder.metrics_file), seed))
         self._store = CheckpointStore(folder.seed_folder(seed) / "checkpoints")
         self._started, self._seconds_before = time.monotonic(), 0.0
-        self._last_event = -1.0
+        self._last_event, self._last_what = -1.0, ""
         self._live: dict[str, Any] = {}
 
     def generator(self, *names: str | int) -> torch.Generator:
@@ -143,8 +143,8 @@ class Lab:
         if self._stopping():
             raise RunStopped("the run was asked to stop")
         moment = time.monotonic()
-        if now or moment - self._last_event >= EVENT_SECONDS:
-            self._last_event = moment
+        if now or what != self._last_what or moment - self._last_event >= EVENT_SECONDS:
+            self._last_event, self._last_what = moment, what
             live = plain(self._live)
             self._report({"what": what, "done": done, "total": total, "steps": self.steps, "live": live})
 
