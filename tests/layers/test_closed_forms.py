@@ -41,6 +41,14 @@ def test_convolution_patches_follow_the_strides_of_the_input(memory: str) -> Non
         assert torch.allclose(factors_of(layer, x, grads, group).rows(), truth, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_an_embedding_takes_the_index_types_that_torch_takes(dtype: torch.dtype) -> None:
+    layer, x = case(nn.Embedding, 5, 3, shape=(4, 3)).make()
+    grads = cotangents_of(layer, x.to(dtype))
+    rows = factors_of(layer, x.to(dtype), grads, ("weight",)).rows()
+    assert torch.allclose(rows, true_rows(layer, x, grads, ("weight",)), atol=1e-12)
+
+
 def test_the_output_size_argument_of_a_transposed_convolution_changes_nothing_in_its_closed_form() -> None:
     layer, x = case(nn.ConvTranspose1d, 2, 3, 3, stride=3, shape=(2, 2, 4)).make()
     outputs = layer(x, output_size=[14])

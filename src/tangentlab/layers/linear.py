@@ -23,7 +23,7 @@ def linear(module: nn.Module, inputs: Tensor, grads: Tensor, group: tuple[str, .
 def embedding(module: nn.Module, inputs: Tensor, grads: Tensor, group: tuple[str, ...]) -> OuterSum:
     """Row lookup: grad = sum over positions of one-hot(index) (output-gradient)^T; the padding row gets none."""
     assert isinstance(module, nn.Embedding)
-    index = inputs.reshape(1, inputs.shape[0], 1, -1)
+    index = inputs.reshape(1, inputs.shape[0], 1, -1).long()
     left = torch.nn.functional.one_hot(index, module.num_embeddings).to(grads.dtype)
     if module.padding_idx is not None:
         left[..., module.padding_idx] = 0
