@@ -88,13 +88,13 @@ def _recorder(input_name: str, calls: list[Call]) -> Callable[..., None]:
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if isinstance(output, Tensor) and output.requires_grad:
             inputs = args[0] if args else kwargs[input_name]
-            edge, origin = get_gradient_edge(_written(output)), inputs.grad_fn
+            edge, origin = get_gradient_edge(history_keeper(output)), inputs.grad_fn
             calls.append(Call(module, inputs.detach(), inputs._version, origin, edge, tuple(output.shape)))
 
     return record
 
 
-def _written(output: Tensor) -> Tensor:
+def history_keeper(output: Tensor) -> Tensor:
     """The tensor whose history an in-place operation on the output keeps: its base where the output only reshapes it."""
     base = output._base
     whole = base is not None and base.numel() == output.numel() and base.is_contiguous() and output.is_contiguous()

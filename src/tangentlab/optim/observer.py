@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from tangentlab.engine.capture import _written
+from tangentlab.engine.capture import history_keeper
 from tangentlab.engine.groups import Group, Site
 from tangentlab.optim.sums import Use, use_of
 
@@ -169,7 +169,7 @@ class Observer:
             wanted = self.wants()
             if self._current is None:
                 self._current = Pass(inputs.shape[self.axis] if inputs.ndim > self.axis else 0)
-            written = _written(output)  # where an in-place operation on the output leaves the layer's own gradient
+            written = history_keeper(output)  # where an in-place operation on the output leaves its gradient
             for (group, site), parameter in zip(found, owned, strict=True):
                 keep = inputs.detach() if wanted else None
                 edge = get_gradient_edge(written) if wanted and self.after_pass is not None else None
