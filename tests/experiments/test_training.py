@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tangentlab.errors import InputError
 from tangentlab.experiments import At, Batches, Every, Lab, OnProgress, Training, find, geometric_steps, train
+from tangentlab.experiments.bench import training as training_module
 from tangentlab.experiments.bench.errors import RunStopped
 from tangentlab.experiments.bench.folder import RunFolder
 from tangentlab.experiments.bench.rows import read_rows
@@ -178,6 +179,17 @@ def test_the_clock_counts_updates_and_not_callbacks():
     slow = Every(1, lambda training: __import__("time").sleep(0.05))
     done = train(net, Batches((X, Y), 5, 0), squared, torch.optim.SGD(net.parameters(), lr=0.1), 5, callbacks=[slow])
     assert 0 < done.seconds < 0.15
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(1, "thread_time"), (2, "perf_counter")])
+def test_the_clock_of_a_single_thread_is_its_own_computing_time(
+    monkeypatch: pytest.MonkeyPatch, threads: int, expected: str
+):
+    readings = {"thread_time": 3.0, "perf_counter": 4.0}
+    for name, value in readings.items():
+        monkeypatch.setattr(training_module.time, name, lambda value=value: value)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert training_module.clock() == readings[expected]
 
 
 def test_an_epoch_shows_every_example_once_and_the_order_changes_between_epochs():
