@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tangentlab.data import Dataset, downscale
 from tangentlab.experiments import Batches, Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments._images import Row
+from tangentlab.experiments._images import Row, some_of
 from tangentlab.experiments.natural_gradient import autoencoder_figures as figures
 from tangentlab.experiments.natural_gradient.race import (
     Field,
@@ -65,6 +65,32 @@ def reconstruction(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
     """Cross-entropy between pixels and their reconstruction, summed over pixels, mean over images, in nats."""
     pixels = batch[0].flatten(1)
     return nn.functional.binary_cross_entropy_with_logits(model(pixels), pixels, reduction="none").sum(1).mean()
+
+
+def load_images(lab: Lab, name: str, pixels: int, images: int) -> tuple[Dataset, Dataset]:
+    """Training and validation images with values in [0, 1], averaged down to ``pixels``."""
+    parts = [lab.dataset(name, split) for split in ("train", "test")]
+    parts = [part.first(min(images, len(part))) for part in parts]
+    small = [downscale(part, pixels) if pixels < part.inputs.shape[-1] else part for part in parts]
+    return small[0], small[1]
+
+
+def make_field(
+    lab: Lab, train_set: Dataset, valid_set: Dataset, widths: tuple[int, ...], batch: int, epochs: int, repeat: int = 0
+) -> Field:
+    """The auto-encoder's race; another ``repeat`` has other initial weights and another order of the images."""
+    size = train_set.inputs[0].numel()
+
+    def network(norm: bool) -> nn.Module:
+        with lab.seeded("model", repeat):
+            return AutoEncoder((size, *widths), batch_norm=norm)
+
+    def score(model: nn.Module) -> dict[str, float]:
+        parts = {"train": train_set, "valid": valid_set}
+        with torch.no_grad():
+            return {key: float(reconstruction(model, tuple(some_of(part, 2000)))) for key, part in parts.items()}
+
+    return Field(network, reconstruction, score, Batches(train_set, batch, lab.seed + repeat), epochs)
 
 
 def _share(claim: str, better: str, worse: str) -> Claim:
@@ -194,42 +220,18 @@ class AutoencoderOptimizers(Experiment):
 
     def run(self, lab: Lab) -> None:
         """All grids, then the selected settings from other initial weights."""
-        train_set, valid_set = self._data(lab)
+        train_set, valid_set = load_images(lab, self.data, self.pixels, self.images)
         rows: list[Row] = []
         for method in methods(self.period):
-            field = self._field(lab, train_set, valid_set, 0)
+            field = make_field(lab, train_set, valid_set, self.widths, self.batch, self.epochs)
             for point in grid(self.first, self.second):
                 rows += compete(lab, field, method, point, "grid")
             best = winner(row for row in rows if row["method"] == method.key)
             lab.log("selected", method=method.key, first=best[0], second=best[1])
             for repeat in range(1, self.repeats + 1):
-                again = self._field(lab, train_set, valid_set, repeat)
+                again = make_field(lab, train_set, valid_set, self.widths, self.batch, self.epochs, repeat)
                 rows += compete(lab, again, method, best, "repeats", repeat=repeat)
         self._judge(lab, rows)
-
-    def _data(self, lab: Lab) -> tuple[Dataset, Dataset]:
-        parts = [lab.dataset(self.data, split) for split in ("train", "test")]
-        parts = [part.first(min(self.images, len(part))) for part in parts]
-        small = [downscale(part, self.pixels) if self.pixels < part.inputs.shape[-1] else part for part in parts]
-        return small[0], small[1]
-
-    def _field(self, lab: Lab, train_set: Dataset, valid_set: Dataset, repeat: int) -> Field:
-        size = train_set.inputs[0].numel()
-
-        def network(norm: bool) -> nn.Module:
-            with lab.seeded("model", repeat):
-                return AutoEncoder((size, *self.widths), batch_norm=norm)
-
-        def score(model: nn.Module) -> dict[str, float]:
-            with torch.no_grad():
-                found = {"train": train_set, "valid": valid_set}
-                return {
-                    key: float(reconstruction(model, tuple(part.first(min(2000, len(part))))))
-                    for key, part in found.items()
-                }
-
-        batches = Batches(train_set, self.batch, lab.seed + repeat)
-        return Field(network, reconstruction, score, batches, self.epochs)
 
     def _judge(self, lab: Lab, rows: list[Row]) -> None:
         """Numbers of all claims."""

@@ -1,0 +1,149 @@
+"""Figures 4.1 to 4.6: how races are judged, and measurements against a dense truth."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tangentlab import FIM_Empirical, PMatDense, PMatEKFAC, PMatKFAC, per_example_grads
+from tangentlab.experiments import Batches, Lab, find
+from tangentlab.experiments.bench.folder import RunFolder
+from tangentlab.experiments.bench.runner import make_config
+from tangentlab.experiments.natural_gradient import race
+from tangentlab.experiments.natural_gradient.amortization import Amortization, pixel_losses, spectrum_distance
+from tangentlab.experiments.natural_gradient.eigenbasis import relative_error
+from tangentlab.experiments.natural_gradient.ellipse import axes_of, true_scales
+from tangentlab.models import AutoEncoder
+from tangentlab.optim import EKFACra
+
+
+def row(epoch: int, train: float, first: float = 1.0, second: float = 1.0, **more: Any) -> race.Row:
+    return {"epoch": epoch, "train": train, "first": first, "second": second, "seconds": 2.0 * epoch, **more}
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    """A bench for one seed."""
+    experiment = find("amortization").at("smoke")
+    return Lab(experiment, RunFolder.create(tmp_path, make_config(experiment, "smoke")), 0)
+
+
+def test_the_envelope_takes_the_best_setting_of_each_epoch_and_the_winner_that_of_the_last():
+    rows = [row(1, 3.0), row(2, 2.5), row(1, 4.0, 0.1), row(2, 1.0, 0.1)]
+    assert race.envelope(rows) == {1: 3.0, 2: 1.0}
+    assert race.winner(rows) == (0.1, 1.0)
+    assert [found["train"] for found in race.curve(rows, (0.1, 1.0))] == [4.0, 1.0]
+
+
+def test_the_share_of_epochs_leaves_the_common_start_out():
+    assert race.share_below({0: 5.0, 1: 1.0, 2: 3.0}, {0: 6.0, 1: 2.0, 2: 2.0}) == 0.5
+
+
+def test_a_goal_is_reached_at_its_first_epoch_or_never():
+    rows = [row(0, 3.0), row(1, 2.0), row(2, 2.5)]
+    assert race.reaches(rows, 2.5) == 1 and race.reaches(rows, 2.5, "seconds") == 2.0
+    assert race.reaches(rows, 1.0) == race.BAD
+
+
+def test_a_training_that_diverged_has_bad_rows_up_to_the_last_epoch():
+    rows = race.finished([row(0, 3.0), row(1, 2.0, valid=4.0)], 3)
+    assert [found["epoch"] for found in rows] == [0, 1, 2, 3]
+    assert [found["train"] for found in rows] == [3.0, 2.0, race.BAD, race.BAD]
+    assert [found.get("valid") for found in rows[2:]] == [race.BAD, race.BAD]
+
+
+def line_field(epochs: int) -> race.Field:
+    """A line through noisy points."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 1, generator=generator)
+    data = (x, 2 * x + 0.1 * torch.randn(40, 1, generator=generator))
+
+    def network(norm: bool) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            return nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1) if norm else nn.Identity())
+
+    def loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        return (model(batch[0]) - batch[1]).square().mean()
+
+    def score(model: nn.Module) -> dict[str, float]:
+        assert not model.training
+        with torch.no_grad():
+            return {"train": float(loss(model, data)), "valid": 0.0}
+
+    return race.Field(network, loss, score, Batches(data, 10, 0), epochs)
+
+
+def test_competing_logs_an_epoch_per_row_and_a_divergence_as_bad(lab: Lab):
+    field = line_field(3)
+    sgd = race.Method("sgd", "SGD", "rate", "momentum", lambda m, lr, mu: torch.optim.SGD(m.parameters(), lr, mu))
+    good = race.compete(lab, field, sgd, (0.1, 0.0), "grid", batch=10)
+    assert [found["epoch"] for found in good] == [0, 1, 2, 3] and good[-1]["train"] < 0.1 < good[0]["train"]
+    assert {found["batch"] for found in good} == {10} and good[-1]["seconds"] > good[1]["seconds"] > 0
+    bad = race.compete(lab, field, sgd, (1e30, 0.0), "grid")
+    assert len(bad) == 4 and bad[0]["train"] == good[0]["train"] and bad[-1]["train"] == race.BAD
+
+
+def test_axes_rebuild_each_matrix_and_only_kfac_has_wrong_scales():
+    random = np.random.default_rng(0)
+    inputs, errors = random.normal(size=(50, 2)), random.normal(size=50)
+    errors *= inputs[:, 0]
+    exact = (inputs * errors[:, None]).T @ (inputs * errors[:, None]) / 50
+    kfac = inputs.T @ inputs / 50 * np.square(errors).mean()
+    for kind in ("exact", "diagonal", "ekfac"):
+        basis, scales = axes_of(kind, exact, kfac)
+        np.testing.assert_allclose(scales, true_scales(basis, exact), rtol=1e-12)
+    basis, scales = axes_of("kfac", exact, kfac)
+    np.testing.assert_allclose(basis @ np.diag(scales) @ basis.T, kfac, atol=1e-12)
+    assert np.abs(scales / true_scales(basis, exact) - 1).max() > 0.1
+
+
+@pytest.mark.parametrize("kind", [PMatKFAC, PMatEKFAC])
+def test_the_relative_error_from_gram_matrices_is_that_of_the_dense_ones(kind: Any):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 3), nn.Sigmoid(), nn.Linear(3, 2)).double()
+        batch = (torch.randn(20, 4, dtype=torch.float64), torch.randint(2, (20,)))
+    exact, approximate = (
+        FIM_Empirical(model, batch, form, "classification", progress=False) for form in (PMatDense, kind)
+    )
+    gradients = per_example_grads(model, batch, progress=False).flat
+    gram = (gradients @ gradients.T).numpy() / 20
+    expected = torch.linalg.norm(exact.to_dense() - approximate.to_dense()) / torch.linalg.norm(exact.to_dense())
+    assert relative_error(gram, gradients, approximate) == pytest.approx(float(expected), rel=1e-8)
+
+
+def test_the_distance_of_spectra_is_between_sorted_lists_that_end_in_zeros():
+    assert spectrum_distance(np.array([3.0, 4.0]), torch.tensor([[4.0, 0.0], [3.0, 0.0]])) == 0
+    assert spectrum_distance(np.array([3.0, 4.0]), torch.tensor([4.0])) == pytest.approx(3 / 5)
+
+
+def test_spectra_of_a_fresh_basis_are_those_of_the_matrices_written_out():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoEncoder((9, 5, 3)).double()
+        pixels = torch.rand(30, 9, dtype=torch.float64)
+    name, seen = "encoder.2", {}
+    precond = EKFACra(model, damping=1e-2)
+    watch = model.get_submodule(name).register_forward_hook(lambda _, args, out: seen.update(inputs=args[0], out=out))
+    losses = pixel_losses(model(pixels), pixels)
+    (deltas,) = torch.autograd.grad(losses.sum(), seen["out"], retain_graph=True)
+    losses.mean().backward()
+    precond.step()
+    watch.remove()
+    block = next(found for group, found in precond.blocks.items() if group.name == name)
+    found = Amortization(layer=name)._distances(model, block, pixels, pixels)
+    precond.remove()
+
+    inputs = torch.cat([seen["inputs"], torch.ones(30, 1)], 1).detach()
+    (values_in, basis_in), (values_out, basis_out) = (torch.linalg.eigh(x.T @ x / 30) for x in (inputs, deltas))
+    rows = torch.einsum("no,ni->noi", deltas, inputs).flatten(1)
+    exact = torch.linalg.eigvalsh(rows.T @ rows / 30).numpy()
+    kronecker = torch.outer(values_out, values_in)
+    scales = torch.einsum("no,ni->noi", deltas @ basis_out, inputs @ basis_in).square().mean(0)
+    assert found["kfac"] == pytest.approx(spectrum_distance(exact, kronecker), rel=1e-8)
+    assert found["ekfac"] == pytest.approx(spectrum_distance(exact, scales), rel=1e-8)
+    assert found["ekfac-ra"] == pytest.approx(spectrum_distance(exact, block.scale), rel=1e-8)
