@@ -126,14 +126,14 @@ class Amortization(Experiment):
     }  # fmt: skip
     minutes = {"smoke": 0.2, "desk": 15, "paper": 3_000}
     notes = {
-        "desk": "6,000 images at 14 x 14 pixels and layers of a quarter of the width; four settings of learning rate and "
+        "desk": "10,000 images at 14 x 14 pixels and layers of a quarter of the width; four settings of learning rate and "
         "damping per method and period.",
     }
 
     data: Literal["digits", "mnist"] = "mnist"
     pixels: int = 14
     widths: tuple[int, ...] = (250, 125, 62, 16)
-    images: int = 6_000
+    images: int = 10_000
     batch: int = 200
     epochs: int = 20
     periods: tuple[int, ...] = (10, 50, 200)
