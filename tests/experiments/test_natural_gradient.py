@@ -14,7 +14,7 @@ from tangentlab.experiments.bench.folder import RunFolder
 from tangentlab.experiments.bench.runner import make_config
 from tangentlab.experiments.natural_gradient import race
 from tangentlab.experiments.natural_gradient.amortization import Amortization, pixel_losses, spectrum_distance
-from tangentlab.experiments.natural_gradient.eigenbasis import relative_error
+from tangentlab.experiments.natural_gradient.eigenbasis import chance, correlations, mean_off_diagonal, relative_error
 from tangentlab.experiments.natural_gradient.ellipse import axes_of, true_scales
 from tangentlab.models import AutoEncoder
 from tangentlab.optim import EKFACra
@@ -114,6 +114,16 @@ def test_the_relative_error_from_gram_matrices_is_that_of_the_dense_ones(kind: A
     gram = (gradients @ gradients.T).numpy() / 20
     expected = torch.linalg.norm(exact.to_dense() - approximate.to_dense()) / torch.linalg.norm(exact.to_dense())
     assert relative_error(gram, gradients, approximate) == pytest.approx(float(expected), rel=1e-8)
+
+
+def test_correlations_of_equal_columns_are_one_and_of_random_signs_at_chance():
+    column = np.random.default_rng(0).normal(size=(400, 1))
+    assert mean_off_diagonal(correlations(np.hstack([column, -3 * column]))) == pytest.approx(1)
+    same = np.repeat(column, 30, axis=1)
+    assert mean_off_diagonal(correlations(same)) == pytest.approx(1)
+    kurtosis = np.square(np.square(column)).mean() / np.square(np.square(column).mean())
+    expected = np.sqrt(2 / np.pi * kurtosis / 400)  # mean size of a normal number with the variance of the cosine
+    assert chance(same, np.random.default_rng(1)) == pytest.approx(expected, rel=0.1)
 
 
 def test_the_distance_of_spectra_is_between_sorted_lists_that_end_in_zeros():

@@ -47,6 +47,11 @@ def mean_off_diagonal(matrix: Array) -> float:
     return float(np.abs(matrix[~np.eye(len(matrix), dtype=bool)]).mean())
 
 
+def chance(rows: Array, random: np.random.Generator) -> float:
+    """Mean absolute correlation when every entry gets a random sign: what as many examples show without any relation."""
+    return mean_off_diagonal(correlations(rows * random.choice((-1.0, 1.0), rows.shape)))
+
+
 def relative_error(exact: Array, gradients: Tensor, approximation: PMat) -> float:
     """|F - F^|_F / |F|_F from the Gram matrix: |F|^2 - 2 <F, F^> + |F^|^2, with <F, F^> = 1/n sum g^T F^ g."""
     size = float(np.square(exact).sum())
@@ -207,10 +212,12 @@ class KfacEigenbasis(Experiment):
         assert isinstance(block, EigenBlock)
         turned = block.completed().spectrum.into(rows.to(block.scale.dtype)).double()
         chosen = torch.randperm(rows.shape[1], generator=lab.generator("components"))[: self.shown]
-        found = {name: correlations(part[:, chosen].numpy()) for name, part in (("plain", rows), ("turned", turned))}
+        parts = {"plain": rows[:, chosen].numpy(), "turned": turned[:, chosen].numpy()}
+        found = {name: correlations(part) for name, part in parts.items()}
         for name, matrix in found.items():
+            floor = chance(parts[name], lab.numpy_generator("signs", name))
             lab.save_array(f"correlations-{name}", matrix.astype(np.float32))
-            lab.log("correlation", basis=name, mean=mean_off_diagonal(matrix))
+            lab.log("correlation", basis=name, mean=mean_off_diagonal(matrix), chance=floor)
         lab.measure("4.2-decorrelated", mean_off_diagonal(found["turned"]) / mean_off_diagonal(found["plain"]))
 
     def draw(self, results: Results) -> Iterator[Picture]:
@@ -218,18 +225,20 @@ class KfacEigenbasis(Experiment):
         figure, ((left, right),) = panels(2)
         for axes, name, title in ((left, "plain", "parameters"), (right, "turned", "KFAC's eigenbasis")):
             heatmap(axes, np.abs(results.array(f"correlations-{name}")), "|correlation|", vmin=0, vmax=1)
-            label(axes, "component", "component", title)
+            row = results.table("correlation", basis=name).rows[0]
+            label(axes, "component", "component", f"{title}: {row['mean']:.2f} (chance {row['chance']:.2f})")
         yield Picture(
             "figure-4.2-left",
             figure,
             "Absolute correlations between components of the second layer's per-example gradients after training: of the "
-            "parameters themselves, and in KFAC's eigenbasis. The same random choice of components; first seed.",
+            "parameters themselves, and in KFAC's eigenbasis. The same random choice of components; first seed. Above each "
+            "panel its mean off the diagonal, and the mean that the same numbers have with random signs.",
         )
         figure, ((axes,),) = panels()
         for name, color in (("KFAC", PALETTE[1]), ("EKFAC", PALETTE[0])):
             band(axes, results.curves("error", "step", name), name, color=color)
-        axes.set_ylim(bottom=0)
-        label(axes, "updates", "distance from the exact matrix (relative)")
+        axes.set_yscale("log")
+        label(axes, "updates", "relative distance from F")
         legend_below(axes)
         yield Picture(
             "figure-4.2-right",
