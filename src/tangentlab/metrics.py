@@ -13,7 +13,7 @@ Arguments that all of them share:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -120,7 +120,7 @@ def NTK(
     loader: Any,
     loader2: Any = None,
     *,
-    outputs: str | int = "all",
+    outputs: str | int | Sequence[int] = "all",
     function: OutputFunction | None = None,
     layers: Any = None,
     per_layer: bool = False,
@@ -133,26 +133,24 @@ def NTK(
 ) -> Any:
     """Tangent kernel K[c, n, d, m] = <d f_c(x_n) / dw, d f_d(x_m) / dw>, never divided by the number of examples.
 
-    `loader2` gives the cross kernel k(loader, loader2). `outputs`: "all", "trace" (sum over outputs, one "output" left) or
-    the index of one output. `per_layer` returns the kernel of every layer; their sum is the kernel. `center` is None,
-    "per_output" or "global", by the means over the kernel's own rows and columns. A scalar function of the outputs has its
-    kernel by `function=lambda out, batch: out[:, 1] - out[:, 0]`. The order of examples matters, so a
+    `loader2` gives the cross kernel k(loader, loader2). `outputs`: "all", "trace" (sum over outputs, one "output" left), the
+    index of one output, or the indices of some. `per_layer` returns the kernel of every layer; their sum is the kernel.
+    `center` is None, "per_output" or "global", by the means over the kernel's own rows and columns. A scalar function of the
+    outputs has its kernel by `function=lambda out, batch: out[:, 1] - out[:, 0]`. The order of examples matters, so a
     shuffling DataLoader is refused. No Jacobian is built. `representation` is FMatDense, or FMatImplicit for kernel-vector
     products that store nothing. `memory` is the budget in bytes for this call; `tangentlab.plan(model, x, n)` tells
     beforehand what it will cost.
     """
     network = Network.of(model, layers, forward, function)
-    if not (outputs in ("all", "trace") or isinstance(outputs, int)) or isinstance(outputs, bool):
-        raise InputError(f"outputs must be 'all', 'trace' or the index of one output, not {outputs!r}.")
+    chosen = _chosen_outputs(outputs)
     if center not in (None, "per_output", "global"):
         raise InputError(f"center must be None, 'per_output' or 'global', not {center!r}.")
     loader = list(loader) if isinstance(loader, Iterator) else loader
     _check_outputs(network, Batches(loader, ordered=True), n_output)
     if representation is FMatImplicit:
-        return _implicit_kernel(network, loader, loader2, outputs, per_layer, center, progress)
+        return _implicit_kernel(network, loader, loader2, outputs == "trace", chosen, per_layer, center, progress)
     if representation is not FMatDense:
         raise InputError(f"representation must be FMatDense or FMatImplicit, not {representation!r}.")
-    chosen = [outputs] if isinstance(outputs, int) else None
     layer_of = {name: layer for layer, names in network.layout.layers.items() for name in names}
     with memory_limit(memory):
         kernels = tangent_kernel(
@@ -175,20 +173,21 @@ def _implicit_kernel(
     network: Network,
     loader: Any,
     loader2: Any,
-    outputs: str | int,
+    trace: bool,
+    chosen: list[int] | None,
     per_layer: bool,
     center: str | None,
     progress: bool | None,
 ) -> FMatImplicit | dict[str, FMatImplicit]:
     """The kernel, or one per layer, as products."""
     whole = network
-    if isinstance(outputs, int):
-        network = Network(whole.model, whole.layout, lambda model, batch: whole(batch).flatten(1)[:, outputs])
+    if chosen is not None:
+        network = Network(whole.model, whole.layout, lambda model, batch: whole(batch).flatten(1)[:, chosen])
     parts = {"": network}
     if per_layer:
         layers = {layer: [s for s in network.layout if s.layer == layer] for layer in network.layout.layers}
         parts = {n: replace(network, layout=LayerCollection(specs), trusted=set()) for n, specs in layers.items()}
-    options: dict[str, Any] = {"trace": outputs == "trace", "center": center, "progress": progress}
+    options: dict[str, Any] = {"trace": trace, "center": center, "progress": progress}
     kernels = {name: FMatImplicit(part, loader, loader2, **options) for name, part in parts.items()}
     return kernels if per_layer else kernels[""]
 
@@ -251,6 +250,16 @@ def _one_of(likelihood: str | Likelihood | None, variant: str | None) -> str | L
     if likelihood is not None and variant is not None and likelihood != variant:
         raise InputError(f"likelihood={likelihood!r} and variant={variant!r} are two names of one argument: give one.")
     return likelihood if likelihood is not None else variant if variant is not None else "classification"
+
+
+def _chosen_outputs(outputs: str | int | Sequence[int]) -> list[int] | None:
+    """The indices of the outputs that were asked for, None for "all" and "trace"."""
+    if isinstance(outputs, str) and outputs in ("all", "trace"):
+        return None
+    chosen = [outputs] if isinstance(outputs, int) else list(outputs) if isinstance(outputs, Sequence) else []
+    if not chosen or any(isinstance(index, bool) or not isinstance(index, int) for index in chosen):
+        raise InputError(f"outputs must be 'all', 'trace', the index of one output or of several, not {outputs!r}.")
+    return chosen
 
 
 def _finished(data: Tensor, center: str | None) -> FMatDense:

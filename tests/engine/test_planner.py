@@ -54,6 +54,13 @@ def test_operations_grow_with_the_square_of_the_examples_and_twice_as_fast_memor
     assert large.fits != tangentlab.plan(net, images, n=2000, what="ntk", memory=1e6).fits
 
 
+def test_a_plan_for_some_outputs_counts_these_only() -> None:
+    linear = nn.Linear(30, 20)
+    table = tangentlab.plan(linear, torch.randn(4, 30), n=10, what="ntk", outputs=3)
+    assert table.outputs == 3 and table.rows[1].operations == 55 * (2 * 30 + 2 * 3**2 * 20)
+    assert tangentlab.plan(linear, torch.randn(4, 30), n=10, what="ntk", outputs=50).outputs == 20
+
+
 def test_an_unknown_question_names_the_known_ones(net: nn.Module, images: torch.Tensor) -> None:
     with pytest.raises(InputError, match="ntk_trace"):
         tangentlab.plan(net.eval(), images, what="everything")

@@ -76,6 +76,29 @@ def test_one_output_is_its_diagonal_block(name):
 
 
 @each
+def test_some_outputs_are_their_block_in_the_order_asked_for(name):
+    case = case_of(name, split="uneven batches")
+    some = features(name)[[2, 0]]
+    assert_close(tl.NTK(case.model, case.batches, outputs=[2, 0]).data, gram(some, some))
+    implicit = tl.NTK(case.model, case.batches, outputs=(2, 0), representation=tl.FMatImplicit)
+    assert_close(implicit.to_dense().data, gram(some, some))
+
+
+@pytest.mark.parametrize("outputs", ["sum", [], [True], 1.0, None, ["all"]], ids=str)
+def test_anything_else_than_outputs_is_refused(outputs):
+    case = case_of(ALL[0])
+    with pytest.raises(InputError, match="outputs must be"):
+        tl.NTK(case.model, case.batches, outputs=outputs)
+
+
+def test_a_few_of_very_many_outputs_need_no_square_of_their_number():
+    model = torch.nn.Linear(2, 100_000, bias=False).double()
+    x = torch.randn(3, 2, dtype=torch.float64)
+    K = tl.NTK(model, x, outputs=[7, 99_999])
+    assert_close(K.data, torch.einsum("cd,nm->cndm", torch.eye(2, dtype=torch.float64), x @ x.t()))
+
+
+@each
 def test_kernel_of_a_scalar_function_is_that_of_its_gradients(name):
     case = case_of(name, split="uneven batches")
     difference = (features(name)[2] - features(name)[0])[None]

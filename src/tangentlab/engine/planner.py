@@ -121,6 +121,7 @@ def plan(
     n: int | None = None,
     what: str = "ntk",
     *,
+    outputs: int | None = None,
     layers: Any = None,
     forward: Forward | None = None,
     function: OutputFunction | None = None,
@@ -128,15 +129,15 @@ def plan(
 ) -> Plan:
     """What `what` ("ntk", "ntk_trace", "jacobian", "diag", "kfac" or "ekfac") of n examples like those in x would cost.
 
-    x is swept once to learn the shapes; nothing else is computed. memory: the budget in bytes, by default
-    `tangentlab.memory_budget()`.
+    x is swept once to learn the shapes; nothing else is computed. outputs: how many of them, by default all.
+    memory: the budget in bytes, by default `tangentlab.memory_budget()`.
     """
     if what not in WHAT:
         raise InputError(f"what must be one of {', '.join(WHAT)}, not {what!r}.")
     network = Network.of(model, layers, forward, function)
     sweep = Engine(network).sweep(x)
     factors = sweep.factors(sweep.identity_cotangents(range(1)))
-    examples, outputs = n or sweep.examples, sweep.output_size
+    examples, outputs = n or sweep.examples, min(outputs or sweep.output_size, sweep.output_size)
     itemsize = sweep.outputs.element_size()
     rates = calibrate(sweep.outputs.dtype, torch.get_num_threads())
     budget = memory if memory is not None else memory_budget()

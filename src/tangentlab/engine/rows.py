@@ -168,8 +168,9 @@ class Unweighted(Weighting):
         """Unit vectors."""
         size = outputs[0].numel()
         chosen = list(index) if self.chosen is None else [self.chosen[k] for k in index]
-        eye = torch.eye(size, dtype=outputs.dtype, device=outputs.device)[chosen]
-        return eye[:, None].expand(-1, outputs.shape[0], -1).reshape(len(chosen), *outputs.shape)
+        units = outputs.new_zeros((len(chosen), size))
+        units[range(len(chosen)), chosen] = 1
+        return units[:, None].expand(-1, outputs.shape[0], -1).reshape(len(chosen), *outputs.shape)
 
 
 @dataclass
