@@ -9,6 +9,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _WHERE = {
+    "bounds": (
+        "flow_bound",
+        "flow_exact",
+        "flow_monte_carlo",
+        "margin_bound",
+        "margins",
+        "multiclass_bound",
+        "rademacher_of_values",
+        "ramp_loss",
+        "rescaled_kernel",
+    ),
+    "complexity": ("LearningFlow", "RandomSigns", "kernel_trace"),
+    "directions": ("DirectionEffects", "compare_directions", "directional_effects"),
+    "modes": ("KernelModes", "fourier_power", "kernel_modes", "main_frequency"),
+    "norms": (
+        "comparison_measures",
+        "distance_from_initialization",
+        "fisher_rao_norm",
+        "frobenius_product",
+        "layer_matrices",
+        "neyshabur_two_layer",
+        "parameter_norm",
+        "path_norm",
+        "spectral_complexity",
+        "spectral_product",
+    ),
+    "rescaling": ("Rescaling", "interpolant_capacity", "optimal_rescaling", "step_rescaling"),
     "similarity": (
         "Hierarchy",
         "MinibatchCKA",
@@ -25,10 +52,38 @@ _WHERE = {
         "unbiased_hsic",
     ),
     "spectrum": ("KernelSpectrum", "estimate_spectrum", "kernel_spectrum"),
+    "supernat": ("SuperNatPath", "supernat_descent"),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 if TYPE_CHECKING:
+    from tangentlab.alignment.bounds import (
+        flow_bound,
+        flow_exact,
+        flow_monte_carlo,
+        margin_bound,
+        margins,
+        multiclass_bound,
+        rademacher_of_values,
+        ramp_loss,
+        rescaled_kernel,
+    )
+    from tangentlab.alignment.complexity import LearningFlow, RandomSigns, kernel_trace
+    from tangentlab.alignment.directions import DirectionEffects, compare_directions, directional_effects
+    from tangentlab.alignment.modes import KernelModes, fourier_power, kernel_modes, main_frequency
+    from tangentlab.alignment.norms import (
+        comparison_measures,
+        distance_from_initialization,
+        fisher_rao_norm,
+        frobenius_product,
+        layer_matrices,
+        neyshabur_two_layer,
+        parameter_norm,
+        path_norm,
+        spectral_complexity,
+        spectral_product,
+    )
+    from tangentlab.alignment.rescaling import Rescaling, interpolant_capacity, optimal_rescaling, step_rescaling
     from tangentlab.alignment.similarity import (
         Hierarchy,
         MinibatchCKA,
@@ -45,6 +100,7 @@ if TYPE_CHECKING:
         unbiased_hsic,
     )
     from tangentlab.alignment.spectrum import KernelSpectrum, estimate_spectrum, kernel_spectrum
+    from tangentlab.alignment.supernat import SuperNatPath, supernat_descent
 
 __all__ = [*_MODULE_OF]
 

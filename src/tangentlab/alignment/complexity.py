@@ -1,0 +1,179 @@
+"""The complexity of a training: ``C(f) = sum_t |dw_t| sqrt(tr K_t)``, the length of its path as the tangent features see it.
+
+``sqrt(tr K_t) = |Phi_t|_F`` is the root of the sum of all outputs' squared gradients on a probe of training examples. Random
+signs over the outputs give the trace from one backward per draw: for each example, ``E |J_i^T s|^2 = tr J_i J_i^T``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tangentlab.engine.layout import LayerCollection
+from tangentlab.engine.network import Forward, Network, OutputFunction
+from tangentlab.engine.rows import Rows, Unweighted, Weighting
+from tangentlab.errors import InputError
+from tangentlab.linalg import Estimate
+
+
+class RandomSigns(Weighting):
+    """Cotangents of random signs over the outputs of every example: ``draws`` rows per example."""
+
+    name = "random output signs"
+
+    def __init__(self, draws: int, generator: torch.Generator | None = None) -> None:
+        if draws < 1:
+            raise InputError(f"draws must be at least 1, not {draws}.")
+        self.draws = draws
+        self._seed = int(torch.randint(2**62, (), generator=generator))
+
+    def count(self, outputs: Tensor) -> int:
+        """One row per draw."""
+        return self.draws
+
+    def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
+        """Signs ``(len(index), N, ...)``, the same whenever the batch is asked for again."""
+        source = torch.Generator().manual_seed(self._seed + number)
+        signs = torch.randint(0, 2, (self.draws, *outputs.shape), generator=source, dtype=torch.int8)
+        return signs[index.start : index.stop].to(outputs) * 2 - 1
+
+
+def kernel_trace(
+    model: nn.Module,
+    data: Any,
+    draws: int | None = 1,
+    *,
+    layers: Any = None,
+    forward: Forward | None = None,
+    function: OutputFunction | None = None,
+    generator: torch.Generator | None = None,
+) -> Estimate:
+    """``tr K`` of the tangent kernel, summed over examples and outputs.
+
+    Unbiased from every draw, with variance ``2 sum_i (|K_ii|_F^2 - |diag K_ii|^2)`` over the c x c blocks of the examples:
+    signs of different examples never meet, since gradient norms are taken per example. A model with one output is exact.
+
+    Args:
+        model: in eval mode where that matters; left as it is.
+        data: the probe.
+        draws: random signs per output; each is one backward pass. None is exact: one backward pass per output.
+        generator: source of the signs; torch's global one is then left alone.
+
+    Returns:
+        An `Estimate` with its standard error over the draws (infinite for one draw, 0 when exact).
+    """
+    weighting = Unweighted() if draws is None else RandomSigns(draws, generator)
+    network = Network.of(model, layers, forward, function)
+    rows = Rows(network, data, weighting, progress=False)
+    parts = [torch.stack([factor.squared_norms() for factor in c.factors.values()]).sum((0, 2)).double() for c in rows]
+    backwards = sum(len(part) for part in parts)
+    if draws is None:
+        return Estimate(torch.cat(parts).sum(), torch.zeros((), dtype=torch.float64), backwards)
+    return _over_draws(parts, draws, backwards)
+
+
+def _over_draws(parts: list[Tensor], draws: int, backwards: int) -> Estimate:
+    """Mean over draws of sums over batches; the parts go through the draws of one batch, then of the next."""
+    values = torch.cat(parts).reshape(-1, draws).sum(0)
+    error = values.std() / draws**0.5 if draws > 1 else torch.full_like(values[0], torch.inf)
+    return Estimate(values.mean(), error, backwards)
+
+
+class LearningFlow:
+    """Accumulates C(f) along a training, in the paper's form and in that of its authors' code.
+
+    Call `update()` after every optimizer step. With w_t the parameters after t steps and s the last step at which the trace was
+    taken:
+
+    * ``complexity``: ``sum_t |w_{t+1} - w_t| sqrt(tr K_s)``, every step counted by its own length, momentum and all;
+    * ``complexity_between_logs``: ``sum |w_s' - w_s| sqrt(tr K_s)`` over consecutive s, s': the displacement between the steps
+      at which the trace is taken. Never larger than the first, and equal to it with ``every=1``.
+
+    With ``every=1`` the trace is taken at every w_t. The root of an unbiased estimate is biased downwards, by about
+    ``1/8`` of the squared relative error; ``draws=None`` takes the exact trace. Training goes on bit for bit as without it: the
+    signs come from a random stream of its own.
+
+    Args:
+        model: the network in training. Batch norm and dropout are put into eval mode while the trace is taken, then back.
+        probe: fixed training examples; C is proportional to the root of their number.
+        every: steps between traces.
+        draws: as in `kernel_trace`.
+        seed: of the random signs.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        probe: Any,
+        *,
+        every: int = 1,
+        draws: int | None = 1,
+        layers: Any = None,
+        forward: Forward | None = None,
+        function: OutputFunction | None = None,
+        seed: int = 0,
+    ) -> None:
+        if every < 1:
+            raise InputError(f"every must be at least 1 step, not {every}.")
+        self.model, self.probe, self.every, self.draws = model, probe, every, draws
+        self._layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
+        self._options: dict[str, Any] = {"forward": forward, "function": function}
+        self._generator = torch.Generator().manual_seed(seed)
+        self.steps = 0
+        self.path_length = 0.0
+        self._within = 0.0
+        self._finished = 0.0
+        self._last = self._logged = self._parameters()
+        self.feature_norm = self._feature_norm()
+
+    def update(self) -> None:
+        """Count the step that was just taken."""
+        now = self._parameters()
+        length = float((now - self._last).double().norm())
+        self.steps += 1
+        self.path_length += length
+        self._within += length * self.feature_norm
+        self._last = now
+        if self.steps % self.every == 0:
+            self._finished += self._displacement() * self.feature_norm
+            self._logged = now
+            self.feature_norm = self._feature_norm()
+
+    @property
+    def complexity(self) -> float:
+        """C(f), every step by its own length."""
+        return self._within
+
+    @property
+    def complexity_between_logs(self) -> float:
+        """C(f) by displacements between traces, up to the present parameters."""
+        return self._finished + self._displacement() * self.feature_norm
+
+    def _displacement(self) -> float:
+        return float((self._last - self._logged).double().norm())
+
+    def _parameters(self) -> Tensor:
+        return self._layout.flatten(self._layout.parameters(self.model)).detach().clone()
+
+    def _feature_norm(self) -> float:
+        """sqrt(tr K) at the present parameters."""
+        with _evaluation_mode(self.model):
+            trace = kernel_trace(
+                self.model, self.probe, self.draws, layers=self._layout, generator=self._generator, **self._options
+            )
+        return float(trace.estimate.clamp_min(0)) ** 0.5
+
+
+@contextmanager
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training

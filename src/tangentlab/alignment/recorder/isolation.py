@@ -1,0 +1,68 @@
+"""Looking at a network in the middle of its training so that the training goes on bit for bit as if nobody had looked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+from tangentlab.engine.snapshot import untouched
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Inside: eval mode, float32 matrix products as the user set them, no autocast, gradients on, and no ``.grad``.
+
+    Afterwards, also after an exception: the random states of torch, numpy and Python, buffers, attributes and hooks of all
+    modules, their modes one by one, ``requires_grad`` and ``.grad`` of all parameters are what they were. Modes are set as
+    attributes, since ``eval()`` of some models does more than that (merges adapters, unfreezes layers).
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_same_python_randomness())
+        stack.enter_context(_same_gradients(model))
+        stack.enter_context(untouched(model))
+        stack.enter_context(_evaluation(model))
+        for device in {parameter.device.type for parameter in model.parameters()}:
+            stack.enter_context(torch.autocast(device, enabled=False))
+        stack.enter_context(torch.enable_grad())
+        yield
+
+
+@contextmanager
+def _same_python_randomness() -> Iterator[None]:
+    state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)
+
+
+@contextmanager
+def _same_gradients(model: nn.Module) -> Iterator[None]:
+    """A backward inside would add to ``.grad`` in place, so the gradients are put away and back."""
+    saved = [(parameter, parameter.grad, parameter.requires_grad) for parameter in model.parameters()]
+    for parameter, _, _ in saved:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient, required in saved:
+            parameter.requires_grad_(required)
+            parameter.grad = gradient
+
+
+@contextmanager
+def _evaluation(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    for module, _ in modes:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -1,0 +1,207 @@
+"""Probes: the fixed examples and outputs on which a recorder looks at a network, and what it sees there at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from tangentlab.alignment.recorder.budget import Size
+from tangentlab.alignment.recorder.clock import Clock
+from tangentlab.engine.batches import Batches, common_length, take_examples, targets_of
+from tangentlab.engine.network import Forward, Network, OutputFunction
+from tangentlab.errors import InputError
+from tangentlab.metrics import NTK
+from tangentlab.objects.fmat import FMatDense
+
+
+@dataclass(frozen=True)
+class Call:
+    """How to call the model and which parameters to look at; as in `tangentlab.NTK`."""
+
+    layers: Any = None
+    forward: Forward | None = None
+    function: OutputFunction | None = None
+
+    def network(self, model: nn.Module) -> Network:
+        """The model as a function of the chosen parameters that are trainable now."""
+        return Network.of(model, self.layers, self.forward, self.function)
+
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of `NTK` and its relatives."""
+        return {"layers": self.layers, "forward": self.forward, "function": self.function}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Examples of one kind ("train", "test"), in an order in which any first few are a smaller probe.
+
+    Attributes:
+        name: what its curves are called.
+        batch: all its examples as one batch.
+        examples: their number.
+        labels: their targets, None where the batch has none.
+    """
+
+    name: str
+    batch: Any
+    examples: int
+    labels: Tensor | None
+
+    @classmethod
+    def of(cls, name: str, data: Any, largest: int, generator: torch.Generator) -> Probe:
+        """From a loader (its first batches), or a batch, of which ``largest`` examples are drawn by chance."""
+        batches = Batches(data)
+        whole = next(iter(batches)) if len(batches) == 1 else _joined(batches, largest)
+        count = common_length(whole)
+        if count is None:
+            raise InputError(f"The probe {name!r} must have its examples on the first axis of all its tensors.")
+        order = torch.randperm(count, generator=generator)[:largest].tolist()
+        batch = take_examples(whole, order)
+        return cls(name, batch, len(order), _labels(batch))
+
+    def part(self, examples: int, device: torch.device) -> Any:
+        """The first examples, where the model is."""
+        some = take_examples(self.batch, range(min(examples, self.examples)))
+        return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, some)
+
+
+def _joined(batches: Batches, largest: int) -> Any:
+    """Batches of a loader put together until there are enough examples."""
+    found: list[Any] = []
+    count = 0
+    for batch in batches:
+        found.append(batch)
+        count += common_length(batch) or 0
+        if count >= largest:
+            break
+    if isinstance(found[0], list):
+        found = [tuple(batch) for batch in found]
+    try:
+        return found[0] if len(found) == 1 else tree_map(lambda *parts: torch.cat(parts), found[0], *found[1:])
+    except RuntimeError as error:
+        raise InputError(
+            f"The batches of a probe do not fit together ({error}): give one batch with all its examples."
+        ) from None
+
+
+def _labels(batch: Any) -> Tensor | None:
+    try:
+        return targets_of(batch)
+    except InputError:
+        return None
+
+
+@dataclass
+class View:
+    """One probe at one moment of training; kernels are computed when they are first asked for.
+
+    Attributes:
+        name: of the probe.
+        model: the network, in eval mode.
+        call: how to call it.
+        batch: the examples, ``n`` of them.
+        outputs: indices of the flattened outputs looked at, ``c`` of them.
+        step: updates done.
+        generator: source of randomness, the same stream at the same step.
+        memory: what a measure wants to find again at the next snapshot; kept in checkpoints.
+        clock: where the time of the kernels is noted.
+    """
+
+    name: str
+    model: nn.Module
+    call: Call
+    batch: Any
+    outputs: list[int]
+    step: int
+    generator: torch.Generator
+    memory: dict[str, Any] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
+
+    @cached_property
+    def layer_kernels(self) -> dict[str, FMatDense]:
+        """The kernel ``(c, n, c, n)`` of every layer, from one pass."""
+        with self.clock.on("kernels"):
+            kernels: dict[str, FMatDense] = NTK(
+                self.model, self.batch, outputs=self.outputs, per_layer=True, progress=False, **self.call.options()
+            )
+        return kernels
+
+    @cached_property
+    def kernel(self) -> FMatDense:
+        """The tangent kernel ``(c, n, c, n)``: the sum over layers."""
+        with self.clock.on("kernels"):
+            parts = [kernel.data for kernel in self.layer_kernels.values()]
+            total = parts[0].clone()
+            for part in parts[1:]:
+                total += part
+        return FMatDense(total)
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """The model's output ``(n, ...)``."""
+        with torch.no_grad():
+            return self.call.network(self.model)(self.batch).detach()
+
+    @property
+    def labels(self) -> Tensor | None:
+        """Targets of the examples, None where there are none."""
+        return _labels(self.batch)
+
+    @cached_property
+    def targets(self) -> Tensor | None:
+        """The targets as values of the outputs looked at, ``(n, c)``."""
+        return None if self.labels is None else target_columns(self.labels, self.logits.shape[1:], self.outputs)
+
+
+def target_columns(labels: Tensor, shape: torch.Size, outputs: list[int]) -> Tensor:
+    """What the flattened outputs of the given shape should be, for some of them: ``(n, len(outputs))`` in float64.
+
+    Class labels ``(n, ...)`` of outputs ``(n, ..., classes)`` are 1 at their class and 0 elsewhere (negative labels, which
+    losses ignore, are 0 everywhere); two classes of a single output are -1 and 1; real targets are taken as they are.
+    """
+    size = shape.numel()
+    if not labels.is_floating_point() and labels.shape[1:] == shape[:-1] and shape[-1] > 1:
+        flat, index = labels.reshape(len(labels), -1), torch.tensor(outputs, device=labels.device)
+        return (flat[:, index // shape[-1]] == index % shape[-1]).double()
+    if labels[0].numel() != size:
+        raise InputError(f"Labels of shape {tuple(labels.shape)} do not fit outputs of shape (n, {tuple(shape)}).")
+    values = labels.reshape(len(labels), size).double()
+    if not labels.is_floating_point():
+        values = torch.where(values > 0, 1.0, -1.0).double()
+    return values[:, outputs]
+
+
+def choose_outputs(shape: torch.Size, labels: Tensor | None, largest: int, generator: torch.Generator) -> list[int]:
+    """Outputs to look at, in an order in which any first few are fewer: drawn by chance.
+
+    Of token or pixel classifiers only those that are the label of some example: nothing aligns with the others.
+    """
+    size = shape.numel()
+    if labels is not None and not labels.is_floating_point() and len(shape) > 1 and labels.shape[1:] == shape[:-1]:
+        flat = labels.reshape(len(labels), -1).cpu()
+        places = torch.arange(flat.shape[1]) * shape[-1] + flat
+        useful = places[flat >= 0].unique()
+        return useful[torch.randperm(len(useful), generator=generator)[:largest]].tolist() if len(useful) else [0]
+    return torch.randperm(size, generator=generator)[:largest].tolist()
+
+
+def make_probes(probes: Any, largest: int, seed: int) -> dict[str, Probe]:
+    """One `Probe` per name, drawn with one seed."""
+    if not isinstance(probes, Mapping) or not probes or not all(isinstance(name, str) for name in probes):
+        raise InputError('probes must be a dict of data by name, such as {"train": (x, y), "test": test_loader}.')
+    bad = [name for name in probes if not name or "/" in name]
+    if bad:
+        raise InputError(f"The name of a probe must not be empty or hold a slash: {bad}.")
+    generator = torch.Generator().manual_seed(seed)
+    return {name: Probe.of(name, data, largest, generator) for name, data in probes.items()}
+
+
+def size_of(view: View) -> Size:
+    """Examples and outputs of a view."""
+    return Size(common_length(view.batch) or 0, len(view.outputs))
