@@ -63,7 +63,7 @@ class Network:
             output = self.forward(self.model, batch) if self.forward else call_model(self.model, batch)
             if self.function is not None:
                 output = self.function(output, batch)
-        output = _main_tensor(output)
+        output = main_tensor(output)
         if output.ndim == 0:
             raise InputError(
                 "The output has no example axis; it must be (examples, ...): pass function=lambda out, b: ..."
@@ -85,7 +85,8 @@ def require_module(model: Any) -> None:
         raise InputError(f"A torch.nn.Module is expected as the model, got {type(model).__name__}.")
 
 
-def _main_tensor(output: Any) -> Tensor:
+def main_tensor(output: Any) -> Tensor:
+    """The tensor that a model's output is, or its `logits`."""
     if isinstance(output, Tensor):
         return output
     logits = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
