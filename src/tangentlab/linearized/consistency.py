@@ -1,0 +1,219 @@
+"""C-scores: how often networks that never saw an example get it right (Jiang et al. 2021), read or estimated.
+
+``C(x, y) = mean over sizes s of  mean over random subsets D of size s without (x, y) of  1[f(x; D) = y]``: near 1 for an
+example that the others make easy, near 0 for one that contradicts them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+from tangentlab.data import Dataset
+from tangentlab.engine.progress import track
+from tangentlab.errors import DataFileError, InputError
+from tangentlab.files import write_atomically
+from tangentlab.models import LeNet5
+
+
+def read_c_scores(path: str | os.PathLike[str], labels: Tensor, *, rows: Tensor | None = None) -> Tensor:
+    """Scores ``(n,)`` from the public file of Jiang et al. (``cifar10-cscores-orig-order.npz``, the order of the data files).
+
+    Args:
+        path: an npz file with ``scores`` and ``labels``.
+        labels: of the data at hand, ``(n,)``; each must be the label of the same row of the file.
+        rows: which rows of the file the data are; the first n by default.
+
+    Raises:
+        DataFileError: the file is not what its name says, or its labels are not those of the data: a score that belongs
+            to another image is worse than none.
+    """
+    scores, found = _read_scores(Path(path))
+    chosen = torch.arange(len(labels)) if rows is None else rows
+    if len(chosen) != len(labels) or len(chosen) == 0 or int(chosen.max()) >= len(scores) or int(chosen.min()) < 0:
+        raise DataFileError(f"{path} has {len(scores)} rows, which do not cover the {len(labels)} examples asked for")
+    wrong = int((found[chosen] != labels).sum())
+    if wrong:
+        raise DataFileError(
+            f"{path}: {wrong} of {len(labels)} labels differ from those of the data, so the scores belong to other "
+            "images or to another order; pass rows= if the data are a subset, or estimate them by consistency_scores"
+        )
+    return scores[chosen]
+
+
+def _read_scores(path: Path) -> tuple[Tensor, Tensor]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not {"scores", "labels"} <= set(file.files):
+                raise DataFileError(f"{path} holds {file.files}; a file of C-scores has 'scores' and 'labels'")
+            scores, labels = file["scores"], file["labels"]
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        if isinstance(error, DataFileError):
+            raise
+        raise DataFileError(f"{path} cannot be read as an npz file of C-scores: {error}") from error
+    if scores.shape != labels.shape or scores.ndim != 1 or not np.isfinite(scores).all():
+        raise DataFileError(f"{path}: scores {scores.shape} and labels {labels.shape} must be two finite lists")
+    return torch.from_numpy(scores.astype(np.float64)), torch.from_numpy(labels.astype(np.int64))
+
+
+@dataclass(frozen=True)
+class ConsistencyProfile:
+    """Estimated C-scores of the n examples of a data set.
+
+    Attributes:
+        fractions: sizes of the training subsets, as shares of the data.
+        profile: ``(fractions, n)`` share of right answers of the networks that did not see the example.
+        held_out: ``(fractions, n)`` how many networks these were.
+    """
+
+    fractions: tuple[float, ...]
+    profile: Tensor
+    held_out: Tensor
+
+    @property
+    def scores(self) -> Tensor:
+        """The mean over subset sizes, ``(n,)``."""
+        return self.profile.mean(0)
+
+    @property
+    def standard_errors(self) -> Tensor:
+        """Of the scores, ``(n,)``, from the binomial variance with one success and one failure added."""
+        share = (self.profile * self.held_out + 1) / (self.held_out + 2)
+        return (share * (1 - share) / self.held_out).sum(0).sqrt() / len(self.fractions)
+
+
+@dataclass(frozen=True)
+class ConsistencyRecipe:
+    """How the networks of the estimate are trained: SGD with momentum on random subsets, the same for all.
+
+    ``networks`` of them, as evenly as possible over the ``fractions``.
+    """
+
+    networks: int = 40
+    fractions: tuple[float, ...] = (0.5, 0.7)
+    epochs: int = 12
+    batch: int = 50
+    rate: float = 0.01
+    momentum: float = 0.9
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.fractions or not all(0 < fraction < 1 for fraction in self.fractions):
+            raise InputError(f"fractions of the data lie between 0 and 1, got {self.fractions}")
+        if self.networks < len(self.fractions) or min(self.epochs, self.batch) < 1:
+            raise InputError("every fraction needs a network, and every network an epoch and a batch")
+
+
+def consistency_scores(
+    data: Dataset,
+    recipe: ConsistencyRecipe | None = None,
+    *,
+    make_model: Callable[[], nn.Module] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> ConsistencyProfile:
+    """Estimate C-scores on ``data`` itself, from networks trained on random subsets and judged on the rest.
+
+    Args:
+        data: a classification task; ``(n, channels, side, side)`` images for the default network.
+        recipe: numbers of networks and steps.
+        make_model: a new network, drawn from torch's global random state; LeNet5 for the images by default.
+        cache: folder for the result. The file's name holds a digest of data, recipe and network (its text and its first
+            weights), so that other data or settings never find it.
+        progress: as in `tangentlab.NTK`.
+
+    An example that no network of some size held out is an error. Cost: ``networks x
+    epochs`` passes over part of the data; nothing of torch's random state is changed.
+    """
+    recipe = recipe or ConsistencyRecipe()
+    classes = data.classes or int(data.targets.max()) + 1
+    make = make_model or (lambda: LeNet5(data.inputs.shape[1], data.inputs.shape[-1], classes))
+    file = None if cache is None else Path(cache) / f"consistency-{_digest(data, recipe, make)}.npz"
+    if file is not None and file.exists():
+        with np.load(file, allow_pickle=False) as found:
+            parts = torch.from_numpy(found["profile"]), torch.from_numpy(found["held_out"])
+        return ConsistencyProfile(recipe.fractions, *parts)
+    right = torch.zeros(len(recipe.fractions), len(data), dtype=torch.float64)
+    held_out = torch.zeros_like(right)
+    for number in track(range(recipe.networks), "consistency scores", recipe.networks, progress):
+        place, size = divmod(number, len(recipe.fractions))
+        rows, rest = _split(len(data), recipe.fractions[size], recipe.seed, size, place)
+        correct = _answers(data, rows, rest, recipe, make, number)
+        right[size, rest] += correct.double()
+        held_out[size, rest] += 1
+    _require_held_out(held_out, recipe)
+    result = ConsistencyProfile(recipe.fractions, right / held_out, held_out)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        buffer = io.BytesIO()
+        np.savez(buffer, profile=result.profile.numpy(), held_out=held_out.numpy())
+        write_atomically(file, buffer.getvalue())
+    return result
+
+
+def _require_held_out(held_out: Tensor, recipe: ConsistencyRecipe) -> None:
+    missing = int((held_out == 0).any(0).sum())
+    if missing:
+        raise InputError(
+            f"{missing} examples were in every training subset of some size with networks={recipe.networks} and "
+            f"fractions={recipe.fractions}: take more networks"
+        )
+
+
+def _split(n: int, fraction: float, seed: int, size: int, place: int) -> tuple[Tensor, Tensor]:
+    """Rows to train on and rows held out, for network ``place`` of those with the same size of subset.
+
+    Networks come in rounds in which their held-out parts are disjoint, so that a few of them hold out every example.
+    """
+    held_out = max(1, min(n - 1, n - round(fraction * n)))
+    turn, part = divmod(place, n // held_out)
+    order = torch.randperm(n, generator=Generator().manual_seed(1_000_003 * seed + 1009 * size + turn))
+    start, stop = part * held_out, (part + 1) * held_out
+    return torch.cat([order[:start], order[stop:]]), order[start:stop].sort().values
+
+
+def _answers(
+    data: Dataset, rows: Tensor, rest: Tensor, recipe: ConsistencyRecipe, make: Callable[[], nn.Module], number: int
+) -> Tensor:
+    """Train one network on ``rows``; whether it is right on each of ``rest``."""
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(1_000_003 * recipe.seed + number)
+        model = make().train()
+        optimizer = torch.optim.SGD(model.parameters(), lr=recipe.rate, momentum=recipe.momentum)
+        for batch in _minibatches(rows, recipe):
+            optimizer.zero_grad(set_to_none=True)
+            nn.functional.cross_entropy(model(data.inputs[batch]), data.targets[batch]).backward()
+            optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        parts = [model(data.inputs[part]).argmax(1) == data.targets[part] for part in rest.split(500)]
+    return torch.cat(parts)
+
+
+def _minibatches(rows: Tensor, recipe: ConsistencyRecipe) -> Iterator[Tensor]:
+    size = min(recipe.batch, len(rows))
+    for _ in range(recipe.epochs):
+        order = rows[torch.randperm(len(rows))]
+        yield from (order[start : start + size] for start in range(0, len(order) - size + 1, size))
+
+
+def _digest(data: Dataset, recipe: ConsistencyRecipe, make: Callable[[], nn.Module]) -> str:
+    """16 letters that stand for the data, the recipe and the network."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        model = make()
+    parts: Sequence[Tensor] = (data.inputs, data.targets, *model.state_dict().values())
+    summary = hashlib.sha256(f"{recipe} {model}".encode())
+    for part in parts:
+        summary.update(f"{part.dtype} {tuple(part.shape)}".encode())
+        summary.update(part.detach().cpu().contiguous().numpy().tobytes())
+    return summary.hexdigest()[:16]
