@@ -16,7 +16,7 @@ from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.network import Forward, Network, OutputFunction, grad_mode, require_finite, require_module
 from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.sweep import Engine
-from tangentlab.errors import NumericsError
+from tangentlab.errors import ModelError, NumericsError
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,7 @@ def check(
     x = tree_map(_double, plain_batch(x))
     layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
     network = Network.of(double, layout, forward, function)
+    _require_double(network, x)
     sweep = Engine(network).sweep(x)
     size = sweep.output_size
     chosen = sorted({round(i * (size - 1) / max(max_outputs - 1, 1)) for i in range(min(max_outputs, size))})
@@ -132,6 +133,21 @@ def check(
         wrong = ", ".join(f"{'/'.join(names)} ({error:.1e})" for names, error in errors.items() if error > tolerance)
         raise NumericsError(f"The engine disagrees with plain autograd on: {wrong}. Please report this model.")
     return report
+
+
+def _require_double(network: Network, x: Any) -> None:
+    """A forward in float64, where models that fix the type of their activations fail."""
+    try:
+        with torch.no_grad(), untouched(network.model):
+            network(x)
+    except RuntimeError as error:
+        if "type" not in str(error):
+            raise
+        raise ModelError(
+            f"`check` compares in float64, and this model does not run in float64 ({str(error).splitlines()[0]}): it fixes "
+            "the type of some activations, as by .float() or .to(dtype). Let them follow the parameters, "
+            "as in x.to(self.weight.dtype), or compare a copy of the model that does."
+        ) from error
 
 
 def _plain_gradients(outputs: Tensor, parameters: dict[str, nn.Parameter], cotangents: Tensor) -> dict[str, Tensor]:

@@ -118,10 +118,15 @@ class Linearization:
         tolerance = eps**0.5 * scale + eps**0.75 * float(u.norm() * v.norm())
         return abs(float((u * image).sum()) - float((pulled * v).sum())) <= tolerance
 
+    def _tangents(self, flat: Tensor) -> dict[str, Tensor]:
+        """The pieces of a flat vector, each in its parameter's type."""
+        pieces = self.network.layout.unflatten(flat)
+        return {name: pieces[name].to(parameter.dtype) for name, parameter in self.network.parameters().items()}
+
     def _forward_mode(self, flat: Tensor) -> Tensor:
         parameters = {name: p.detach() for name, p in self.network.parameters().items()}
         caller = Caller(self.network)
-        tangents = self.network.layout.unflatten(flat)
+        tangents = self._tangents(flat)
         with torch.no_grad():
             return torch.func.jvp(lambda values: caller.call(values, self.batch), (parameters,), (tangents,))[1]
 
@@ -135,7 +140,7 @@ class Linearization:
             used = [(name, grad) for name, grad in zip(parameters, grads, strict=True) if grad is not None]
             self._reverse = dummy, [grad for _, grad in used], [name for name, _ in used]
         dummy, linear, names = self._reverse
-        tangents = self.network.layout.unflatten(flat)
+        tangents = self._tangents(flat)
         (result,) = torch.autograd.grad(
             linear,
             dummy,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import torch
@@ -165,6 +165,11 @@ class LayerCollection:
 
     def __repr__(self) -> str:
         return f"LayerCollection({len(self)} parameters, {len(self.layers)} layers, d = {self.numel:,})"
+
+
+def common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
+    """The type that holds the values of all of them; flat vectors over parameters of several types are of this one."""
+    return reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
 
 
 def _names(specs: list[tuple[ParameterSpec, nn.Parameter]]) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 from tangentlab.engine.capture import capture, output_gradients
 from tangentlab.engine.fallback import Verdicts, fallback_rows
 from tangentlab.engine.groups import Group, parameter_groups
+from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.routes import WHOLE, Route, Router, Use
 from tangentlab.engine.snapshot import same_random_state, untouched
@@ -68,17 +69,16 @@ class Sweep:
             grads = output_gradients(self.outputs, [use.call for use in uses.values()], cotangents)
             rows = self._fallback(cotangents, routes)
         by_call = dict(zip(uses, grads, strict=True))
+        # one type for all layers, so that what is made of them can be put together
+        dtype = common_dtype(self.engine.network.parameters().values())
         result = {}
         for route in routes:
             if route.uses:
-                terms = [_term(use, by_call[id(use.call)], self._dtype(route)) for use in route.uses]
+                terms = [_term(use, by_call[id(use.call)], dtype) for use in route.uses]
                 result[route.group] = concatenate(terms)
             else:
-                result[route.group] = OuterSum.explicit(rows[route.group])
+                result[route.group] = OuterSum.explicit(rows[route.group].to(dtype))
         return result
-
-    def _dtype(self, route: Route) -> torch.dtype:
-        return self.engine.network.parameters()[route.group.names[0]].dtype
 
     def _fallback(self, cotangents: Tensor, routes: list[Route]) -> dict[Group, Tensor]:
         """Rows (K, N, numel) of the groups without a structured route; zeros for parameters that are never used."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tangentlab.engine.layout import LayerCollection
+from tangentlab.engine.layout import LayerCollection, common_dtype
 from tangentlab.errors import InputError
 from tangentlab.objects.algebra import VectorAlgebra
 
@@ -136,7 +136,8 @@ def _layout(model: nn.Module, layers: Any) -> LayerCollection:
 
 
 def _example(model: nn.Module, layers: Any) -> Tensor:
-    return next(iter(_layout(model, layers).parameters(model).values()))
+    parameters = list(_layout(model, layers).parameters(model).values())
+    return parameters[0].new_empty(0, dtype=common_dtype(parameters))
 
 
 def _checked_parts(layout: LayerCollection, values: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.engine.forward_mode import Linearization
+from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.network import untouched
 from tangentlab.engine.progress import track
 from tangentlab.engine.rows import Rows, chunk_size
@@ -159,4 +160,5 @@ class PMatImplicit(PMat):
         return []
 
     def _example(self) -> Tensor:
-        return next(iter(self._rows.network.parameters().values())).detach()
+        parameters = list(self._rows.network.parameters().values())
+        return parameters[0].new_empty(0, dtype=common_dtype(parameters))
