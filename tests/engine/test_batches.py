@@ -18,10 +18,13 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from tangentlab import FIM, FIM_Empirical
+from tangentlab.data import Dataset
 from tangentlab.engine.batches import Batches, call_model, common_length, take_examples, targets_of
 from tangentlab.errors import InputError
 
 DATA = TensorDataset(torch.arange(6.0)[:, None], torch.arange(6))
+DIGITS = Dataset(torch.randn(6, 2), torch.arange(6) % 3, "noise")
 Pair = namedtuple("Pair", "inputs labels")
 
 
@@ -179,3 +182,21 @@ def test_the_length_of_a_batch_is_that_of_all_its_tensors() -> None:
     assert common_length(batch) == 4
     assert common_length({**batch, "mask": torch.ones(5)}) is None
     assert common_length("text") is None
+
+
+def test_inputs_and_targets_in_one_object_are_one_batch() -> None:
+    (batch,) = Batches(DIGITS)
+    assert batch is DIGITS and len(Batches([DIGITS, DIGITS])) == 2
+    model = nn.Linear(2, 3)
+    assert torch.equal(call_model(model, DIGITS), model(DIGITS.inputs))
+    assert targets_of(DIGITS) is DIGITS.targets and common_length(DIGITS) == 6
+    inputs, targets = take_examples(DIGITS, [4, 1])
+    assert torch.equal(inputs, DIGITS.inputs[[4, 1]]) and targets.tolist() == [1, 1]
+    pair = tuple(DIGITS)
+    assert torch.equal(FIM(model, DIGITS).to_dense(), FIM(model, pair).to_dense())
+    assert torch.equal(FIM_Empirical(model, DIGITS).to_dense(), FIM_Empirical(model, pair).to_dense())
+
+
+def test_a_torch_dataset_is_sent_to_a_loader() -> None:
+    with pytest.raises(InputError, match=r"TensorDataset: wrap it, as in DataLoader\(data"):
+        Batches(DATA)

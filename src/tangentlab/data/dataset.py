@@ -15,7 +15,7 @@ from tangentlab.errors import InputError
 class Dataset:
     """Inputs ``(examples, ...)`` and targets ``(examples, ...)`` of one split.
 
-    It unpacks like a pair (``x, y = dataset``), so it can be given wherever a batch is expected. ``note`` says what
+    It unpacks like a pair (``x, y = dataset``), and can be given wherever a batch is expected. ``note`` says what
     a reader of a figure should know (fewer images than the original, stand-in noise); ``stand_in`` is true when the
     inputs are noise of the right shape because the data were absent.
     """

@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from tangentlab.errors import InputError
 
@@ -19,7 +26,8 @@ TARGET_KEYS = ("labels", "label", "targets", "target")
 class Batches:
     """Batches that can be gone through several times.
 
-    A tensor, a tuple whose first entry is a tensor, or a mapping is one batch; anything else is iterated. Counts are
+    A tensor, a tuple whose first entry is a tensor, a mapping, or an object with `inputs` and `targets` (a
+    `tangentlab.data.Dataset`) is one batch; anything else is iterated. Counts are
     never taken from the loader: they come from what was seen.
     """
 
@@ -38,7 +46,12 @@ class Batches:
         if isinstance(self._data, Iterator):
             self._data = list(self._data)
         if not isinstance(self._data, Iterable):
-            raise InputError(f"Cannot take batches from a {type(data).__name__}: give a loader, tensor, tuple or dict.")
+            wrap = (
+                "wrap it, as in DataLoader(data, batch_size=100)"
+                if isinstance(data, Dataset)
+                else "give a loader, tensor, tuple or dict"
+            )
+            raise InputError(f"Cannot take batches from a {type(data).__name__}: {wrap}.")
         _refuse_list_of_parts(self._data)
 
     @property
@@ -99,14 +112,15 @@ def _refuse_list_of_parts(data: Any) -> None:
 
 
 def is_batch(data: Any) -> bool:
-    """A tensor, a mapping, or a tuple (or namedtuple) that starts with a tensor and whose parts are not batches."""
-    if isinstance(data, Tensor | Mapping):
+    """A tensor, a mapping, inputs with targets, or a (named) tuple that starts with a tensor and holds no batches."""
+    if isinstance(data, Tensor | Mapping) or _has_parts(data):
         return True
     return isinstance(data, tuple) and len(data) > 0 and isinstance(data[0], Tensor)
 
 
 def call_model(model: torch.nn.Module, batch: Any) -> Any:
     """The default forward: a tensor is the input; of a tuple or list the first entry; of a mapping all but the labels."""
+    batch = plain_batch(batch)
     if isinstance(batch, Mapping):
         return model(**{key: value for key, value in batch.items() if key not in TARGET_KEYS})
     if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor):
@@ -120,6 +134,7 @@ def call_model(model: torch.nn.Module, batch: Any) -> Any:
 
 def targets_of(batch: Any) -> Tensor:
     """The targets of a batch: second entry of a tuple, 'labels' of a mapping."""
+    batch = plain_batch(batch)
     if isinstance(batch, Mapping):
         for key in TARGET_KEYS:
             if key in batch:
@@ -145,5 +160,12 @@ def take_examples(batch: Any, index: Sequence[int]) -> Any:
 
 
 def plain_batch(batch: Any) -> Any:
-    """The batch, with a dict in place of any other mapping, as tree functions need it."""
+    """The batch as tree functions need it: a dict in place of any other mapping, a pair in place of a `Dataset`."""
+    if _has_parts(batch):
+        return batch.inputs, batch.targets
     return dict(batch) if isinstance(batch, Mapping) else batch
+
+
+def _has_parts(data: Any) -> bool:
+    """Whether data are inputs and targets that travel together as attributes of one object."""
+    return isinstance(getattr(data, "inputs", None), Tensor) and isinstance(getattr(data, "targets", None), Tensor)
