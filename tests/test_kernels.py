@@ -239,6 +239,27 @@ class WithMatrix:
         return self.stored
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("penalty", [0.1, 0.0])
+def test_half_precision_is_solved_up_to_its_own_rounding(dtype, penalty):
+    features, targets = draw(8, 20, dtype=dtype) / 4, draw(8, 2, seed=1, dtype=dtype)
+    kernel = (features.double() @ features.double().T).to(dtype)
+    eps = torch.finfo(dtype).eps
+    for found, expected in (
+        (kernels.ridge_dual(kernel, targets, penalty), kernels.ridge_dual(kernel.double(), targets.double(), penalty)),
+        (
+            kernels.ridge_primal(features, targets, penalty),
+            kernels.ridge_primal(features.double(), targets.double(), penalty),
+        ),
+        (
+            kernels.gaussian_process(kernel, targets, 0.5).mean,
+            kernels.gaussian_process(kernel.double(), targets.double(), 0.5).mean,
+        ),
+    ):
+        assert found.dtype == dtype
+        close(found.double(), expected, 40 * eps * float(expected.abs().max()))
+
+
 def test_objects_with_a_matrix_method_are_kernels_too():
     features, targets = draw(6, 4), draw(6, seed=1)
     matrix = features @ features.T
@@ -285,6 +306,8 @@ def test_zero_kernel_gives_the_zero_function_and_the_prior():
         (lambda: kernels.ridge_dual(torch.eye(3), torch.zeros(3), -1.0), InputError),
         (lambda: kernels.ridge_dual(torch.full((2, 2), torch.nan), torch.zeros(2), 1.0), NumericsError),
         (lambda: kernels.ridge_dual(torch.diag(torch.tensor([-5.0, 1.0])), torch.zeros(2), 1.0), NumericsError),
+        (lambda: kernels.ridge_dual(torch.eye(3), torch.zeros(3, dtype=torch.float64), 1.0), InputError),
+        (lambda: kernels.ridge_dual(torch.eye(3), torch.zeros(3, dtype=torch.int64), 1.0), InputError),
         (lambda: kernels.ridge_primal(torch.eye(3), torch.zeros(2), 1.0), InputError),
         (lambda: kernels.predict(torch.zeros(4, 3), torch.zeros(2)), InputError),
         (lambda: kernels.rademacher_exact(torch.eye(17)), InputError),

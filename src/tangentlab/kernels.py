@@ -327,6 +327,8 @@ def _check_targets(rows: Tensor, targets: Tensor) -> None:
         raise InputError(
             f"one row of targets per example is needed, (n,) or (n, c); got {tuple(targets.shape)} for {len(rows)} examples"
         )
+    if targets.dtype != rows.dtype:
+        raise InputError(f"kernel or features are {rows.dtype}, targets {targets.dtype}: convert one with .to(dtype)")
 
 
 def _ball(kernel: Kernel, radius: float) -> Tensor:

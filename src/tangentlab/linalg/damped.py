@@ -33,7 +33,8 @@ def damped_factor(matrix: Tensor, damping: float = 0.0, *, pseudo_inverse: bool 
         pseudo_inverse: with no damping, solve by the pseudo-inverse instead of asking for a regular matrix.
 
     Returns:
-        A `DampedFactor`. Cost: n^3 / 3 by Cholesky, 9 n^3 by the spectrum.
+        A `DampedFactor`. Cost: n^3 / 3 by Cholesky, 9 n^3 by the spectrum. Half precision is computed in single precision,
+        with the rounding of half precision.
 
     Raises:
         InputError: negative damping.
@@ -42,24 +43,34 @@ def damped_factor(matrix: Tensor, damping: float = 0.0, *, pseudo_inverse: bool 
     """
     if damping < 0:
         raise InputError(f"a damping, penalty or noise variance cannot be negative, got {damping}")
+    if matrix.dtype in (torch.float16, torch.bfloat16):
+        factor = _factorized(matrix.float(), damping, pseudo_inverse, rounding_rtol(matrix.dtype, len(matrix)))
+        return DampedFactor(
+            lambda rhs: factor.solve(rhs.float()).to(rhs.dtype), lambda: factor.logdet().to(matrix.dtype)
+        )
+    return _factorized(matrix, damping, pseudo_inverse, rounding_rtol(matrix.dtype, len(matrix)))
+
+
+def _factorized(matrix: Tensor, damping: float, pseudo_inverse: bool, rtol: float) -> DampedFactor:
+    """`damped_factor`, where entries of the matrix are known up to the relative error ``rtol`` of its largest eigenvalue."""
     if damping > 0 or not pseudo_inverse:
         shifted = matrix + damping * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
         lower, failed = torch.linalg.cholesky_ex(shifted)
         # The factorization of a singular matrix may also pass, with pivots that are nothing but rounding.
-        noise = rounding_rtol(matrix.dtype, len(matrix)) * float(shifted.diagonal().max())
+        noise = rtol * float(shifted.diagonal().max())
         if not int(failed) and float(lower.diagonal().min()) ** 2 > noise:
             return DampedFactor(
                 lambda rhs: columnwise(rhs, lambda columns: torch.cholesky_solve(columns, lower)),
                 lambda: 2 * lower.diagonal().log().sum(),
             )
     values, vectors = safe_eigh(matrix)
-    rounding = rounding_rtol(matrix.dtype, len(matrix)) * float(values.abs().max())
+    rounding = rtol * float(values.abs().max())
     if float(values[0]) < -10 * rounding:
         raise NumericsError(f"the matrix is not positive semi-definite: smallest eigenvalue {float(values[0]):.3g}")
     if damping == 0 and not pseudo_inverse:
         raise SolveError(f"the matrix is singular to working precision; add a damping or noise above {rounding:.2g}")
     damped = values.clamp_min(0) + damping
-    inverse = sym_pow(values, -1) if damping == 0 else 1 / damped
+    inverse = sym_pow(values, -1, rtol) if damping == 0 else 1 / damped
     return DampedFactor(
         lambda rhs: vectors @ columnwise(vectors.T @ rhs, lambda columns: inverse[:, None] * columns),
         lambda: damped.log().sum(),
