@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.layers import OuterSum, concatenate
+from tangentlab.layers import outer as outer_module
 from tangentlab.layers.gram import gram
 from tests.layers.cases import CASES, Case, case, cotangents_of, factors_of, groups_of, true_rows
 
@@ -192,3 +193,17 @@ def test_batches_of_other_sizes_of_images_are_not_joined() -> None:
     layer, x = case(nn.Conv1d, 2, 3, 3, shape=(2, 2, 6)).make()
     factors = [factors_of(layer, z, cotangents_of(layer, z), ("weight",)) for z in (x, x[..., :5])]
     assert factors[0].join_examples(factors[1:]) is None
+
+
+@pytest.mark.parametrize("outputs", [(2, 2), (1, 2), (2, 1)])
+@pytest.mark.parametrize("bytes_at_once", [1, 3 * 2 * 4 * 5 * 8, 1 << 20])
+def test_squares_of_products_do_not_depend_on_how_many_are_made_at_once(
+    monkeypatch: pytest.MonkeyPatch, outputs: tuple[int, int], bytes_at_once: int
+) -> None:
+    monkeypatch.setattr(outer_module, "CACHE_BYTES", bytes_at_once)
+    left, right = draw(outputs[0], 7, 2, 3, 4), draw(outputs[1], 7, 2, 3, 5)
+    gradients = torch.einsum("kngtr,kngtc->kngrc", left.expand(2, *left.shape[1:]), right.expand(2, *right.shape[1:]))
+    assert close(outer_module.square_sum_of_products(left, right), gradients.square().sum((0, 1)))
+    basis = draw(2, 5, 3)
+    found = outer_module.square_sum_of_products(left, right, lambda product: product @ basis)
+    assert close(found, (gradients @ basis).square().sum((0, 1)))

@@ -12,7 +12,7 @@ once here, on that form, and nothing below ever builds a Jacobian unless it is a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +24,8 @@ from tangentlab.linalg.symmetric import symmetric_product
 if TYPE_CHECKING:
     from tangentlab.layers.gram import Workspace
 
+CACHE_BYTES = 4 << 20
+"""Bytes of gradients at a time, where each is used up at once."""
 ROWS_AT_ONCE = 64 << 20
 """Bytes of written-out gradients at a time, where only their sums are wanted."""
 
@@ -217,11 +219,32 @@ class OuterSum:
         if self.positions == 1:
             squares = left[..., 0, :].square().sum(0), right[..., 0, :].square().sum(0)
             return torch.einsum("ngo,ngi->goi", *squares)
-        total = left.new_zeros((left.shape[2], left.shape[-1], right.shape[-1]))
-        for k in range(self.outputs):
-            one = left[min(k, left.shape[0] - 1)].transpose(-1, -2) @ right[min(k, right.shape[0] - 1)]
-            total += one.square().sum(0)
-        return total
+        return square_sum_of_products(left, right)
+
+
+def square_sum_of_products(left: Tensor, right: Tensor, turn: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """sum over k, n of the squared entries of left[k, n]^T right[k, n], (groups, rows, columns).
+
+    As many examples at a time as fill the cache: in memory their gradients would cost four times as much (measured).
+
+    Args:
+        left: (K or 1, N, groups, T, rows).
+        right: (K or 1, N, groups, T, columns).
+        turn: applied to the gradients (n, groups, rows, columns) before they are squared.
+    """
+    groups, rows, columns = left.shape[2], left.shape[-1], right.shape[-1]
+    step = max(1, CACHE_BYTES // (groups * rows * columns * left.element_size()))
+    products = left.new_empty((min(step, left.shape[1]), groups, rows, columns))
+    total: Tensor | None = None
+    for k in range(max(left.shape[0], right.shape[0])):
+        one, other = left[min(k, left.shape[0] - 1)], right[min(k, right.shape[0] - 1)]
+        for start in range(0, one.shape[0], step):
+            part = one[start : start + step].mT
+            product = torch.matmul(part, other[start : start + step], out=products[: len(part)])
+            squares = (product if turn is None else turn(product)).square_().sum(0)
+            total = squares if total is None else total.add_(squares)
+    assert total is not None, "no examples"
+    return total
 
 
 def concatenate(terms: Sequence[OuterSum]) -> OuterSum:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tangentlab.engine.groups import Group
 from tangentlab.layers import OuterSum
+from tangentlab.layers.outer import square_sum_of_products
 from tangentlab.objects.pmat.ekfac import EigenBlock
 from tangentlab.objects.pmat.kfac import KronBlock, MatrixForm
 from tangentlab.optim.channel_side import ChannelSide
@@ -148,12 +149,8 @@ class Block:
         of_gradient = rows * columns * (self.left.rotation + self.right.rotation)
         left, right = outer.left, outer.homogeneous()
         if of_factors <= of_gradient:
-            left, right = self.left.into(left), self.right.into(right)
-        total = self._sum("squares").new_zeros(self._sum("squares").shape)
-        for k in range(outer.outputs):
-            one = left[min(k, left.shape[0] - 1)].mT @ right[min(k, right.shape[0] - 1)]
-            total += (one if of_factors <= of_gradient else self.rotate(one)).square_().sum(0)
-        return total
+            return square_sum_of_products(self.left.into(left), self.right.into(right))
+        return square_sum_of_products(left, right, self.rotate)
 
     def factor_sums(self, gain: float) -> list[Tensor]:
         """This step's sums of a a^T and g g^T, the gradients made per-example ones by the gain."""
