@@ -1,0 +1,277 @@
+"""The figures of a recording: training, alignment, layers, spectrum, linearity, complexity, curvature, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from tangentlab.experiments import Picture
+from tangentlab.report.style import INK, PALETTE, house_style, label, panels, quantity
+
+if TYPE_CHECKING:
+    from tangentlab.alignment.recorder.recording import Recording
+
+LINES = ("-", "--", ":", "-.")
+LAYERS_NAMED = 24
+STEPS = "training step"
+
+
+def pictures(recording: Recording) -> list[Picture]:
+    """All figures for which something was recorded."""
+    makers: tuple[Callable[[Recording], Picture | None], ...] = (
+        training,
+        alignment,
+        layers,
+        spectrum,
+        linearity,
+        complexity,
+        curvature,
+        cost,
+    )
+    with house_style():
+        return [picture for picture in (make(recording) for make in makers) if picture is not None]
+
+
+def training(recording: Recording) -> Picture | None:
+    """Loss and accuracy on the probes."""
+    return _by_probe(
+        recording,
+        "training",
+        [
+            ("loss", quantity("mean loss", "nats"), "loss", False),
+            ("accuracy", "share of right answers", "accuracy", False),
+        ],
+        "Loss and accuracy on the probes.",
+    )
+
+
+def alignment(recording: Recording) -> Picture | None:
+    """CKA and KA with the labels."""
+    return _by_probe(
+        recording,
+        "alignment",
+        [("cka", "CKA with the labels", "centred", False), ("ka", "KA with the labels", "not centred", False)],
+        "Alignment of the tangent kernel with the labels, between 0 and 1. It rises where the network's gradients come to "
+        "tell the classes apart. Left: features centred per output; right: as they are.",
+    )
+
+
+def layers(recording: Recording) -> Picture | None:
+    """CKA of every layer as a map over steps."""
+    probes = [probe for probe in recording.probes if recording.layers(probe)]
+    if not probes:
+        return None
+    names = list(recording.layers(probes[0]))
+    height = min(6.0, max(2.6, 1.2 + 0.17 * min(len(names), LAYERS_NAMED)))
+    figure, (axes,) = panels(len(probes), width=4.6 if len(probes) < 3 else 3.6, height=height, sharey=True)
+    tables = [np.array(list(recording.layers(probe).values())) for probe in probes]
+    highest = max(float(np.nanmax(table)) for table in tables) or 1.0
+    for one, probe, table in zip(axes, probes, tables, strict=True):
+        image = one.imshow(table, aspect="auto", interpolation="nearest", vmin=0, vmax=highest)
+        one.grid(False)
+        steps = [row["step"] for row in recording.snapshots]
+        shown = _some(len(steps), 8)
+        one.set_xticks(shown, [f"{steps[place]:,}" for place in shown], rotation=45)
+        named = _some(len(names), LAYERS_NAMED)
+        one.set_yticks(named, [names[place] for place in named], fontsize=7.5)
+        label(one, STEPS, "layer, from input to output" if one is axes[0] else "", probe)
+    figure.colorbar(image, ax=list(axes), label="CKA with the labels", shrink=0.92)
+    return Picture(
+        "layers",
+        figure,
+        "CKA with the labels of the kernel of every layer alone; the kernels of all layers add up to the tangent kernel.",
+    )
+
+
+def spectrum(recording: Recording) -> Picture | None:
+    """Eigenvalues, effective rank and trace ratios."""
+    probes = [probe for probe in recording.probes if f"{probe}/effective_rank" in recording.names]
+    if not probes:
+        return None
+    figure, ((values, ranks, shares),) = panels(3)
+    for line, probe in zip(_lines(probes), probes, strict=True):
+        for color, name in zip(PALETTE, ("max", "mean", "median"), strict=False):
+            _curve(values, recording, f"{probe}/{name}", name, color, line)
+        _curve(ranks, recording, f"{probe}/effective_rank", probe, PALETTE[0], line)
+        for color, name in zip(PALETTE[2:], ("T_4%", "T_8%", "T_16%"), strict=False):
+            _curve(shares, recording, f"{probe}/{name}", name.removeprefix("T_"), color, line)
+    if all(value > 0 for probe in probes for value in recording.curve(f"{probe}/median")[1]):
+        values.set_yscale("log")
+    label(values, STEPS, "eigenvalue", "eigenvalues")
+    label(ranks, STEPS, "effective rank", "effective rank")
+    label(shares, STEPS, "share of the trace", "in the largest")
+    _finish(figure, recording, [values, ranks, shares], probes)
+    for axes in (values, shares):
+        lines = [one for one in axes.get_lines() if one.get_linestyle() == "-"]
+        lines = [one for one in lines if not str(one.get_label()).startswith("_")]
+        _legend(axes, [(one.get_color(), str(one.get_label())) for one in lines])
+    return Picture(
+        "spectrum",
+        figure,
+        "The tangent kernel centred per output. Left: its largest, mean and median eigenvalue. Middle: exp of the entropy of "
+        "the spectrum, between 1 and the number of rows. Right: what the largest 4, 8 and 16 % of the eigenvalues hold.",
+    )
+
+
+def linearity(recording: Recording) -> Picture | None:
+    """Similarity with the start of training."""
+    shown = [
+        ("ntk_similarity", "KA with the first kernel", "tangent kernel", False),
+        ("sign_similarity", "share of equal signs", "ReLU patterns", False),
+        ("representation_similarity", "KA with the first", "last representation", False),
+    ]
+    return _by_probe(
+        recording,
+        "linearity",
+        shown,
+        "How much is left of the network at its start: 1 as long as training is linear.",
+    )
+
+
+def complexity(recording: Recording) -> Picture | None:
+    """C(f), the path of the parameters, and the size of the tangent features."""
+    if "complexity" not in recording.names:
+        return None
+    figure, ((flow, path, norm),) = panels(3)
+    _curve(flow, recording, "complexity", "every step", PALETTE[0], "-")
+    _curve(flow, recording, "complexity_between_logs", "between snapshots", PALETTE[1], "--")
+    _curve(path, recording, "path_length", "length", PALETTE[0], "-")
+    _curve(path, recording, "distance_from_start", "distance", PALETTE[1], "--")
+    _curve(norm, recording, "feature_norm", "", PALETTE[0], "-")
+    label(flow, STEPS, "C(f)", "complexity")
+    label(path, STEPS, "parameter norm", "path of the parameters")
+    label(norm, STEPS, "√tr K", "tangent features")
+    _finish(figure, recording, [flow, path, norm], [])
+    _legend(flow, [(PALETTE[0], "every step"), (PALETTE[1], "between snapshots")])
+    _legend(path, [(PALETTE[0], "length"), (PALETTE[1], "distance from start")])
+    return Picture(
+        "complexity",
+        figure,
+        "C(f) sums the lengths of the steps times the norm of the tangent features at the last snapshot, or the "
+        "displacements between snapshots only.",
+    )
+
+
+def curvature(recording: Recording) -> Picture | None:
+    """Traces of Fisher matrix and Hessian."""
+    shown = [
+        ("fisher_trace", "trace", "Fisher matrix", False),
+        ("hessian_trace", "trace", "Hessian of the loss", False),
+    ]
+    return _by_probe(
+        recording,
+        "curvature",
+        shown,
+        "Traces by random labels and random signs: unbiased estimates from few draws, so single points scatter.",
+    )
+
+
+def cost(recording: Recording) -> Picture | None:
+    """Seconds of every snapshot and the overhead so far."""
+    rows = recording.snapshots
+    figure, ((seconds, share),) = panels(2)
+    parts = list(dict.fromkeys(part for row in rows for part in row["parts"]))
+    below, places = np.zeros(len(rows)), np.arange(len(rows))
+    for color, part in zip(PALETTE, parts, strict=False):
+        values = np.array([row["parts"].get(part, 0.0) for row in rows])
+        seconds.bar(places, values, bottom=below, color=color, width=0.8, label=part)
+        below += values
+    shown = _some(len(rows), 8)
+    seconds.set_xticks(shown, [f"{rows[place]['step']:,}" for place in shown], rotation=45)
+    seconds.grid(False, axis="x")
+    label(seconds, STEPS, quantity("time", "s"), "time of a snapshot")
+    trained = [row for row in rows if row["step"] > 0]
+    share.plot([row["step"] for row in trained], [100 * row["overhead"] for row in trained], "o-", color=PALETTE[0])
+    share.set_yscale("log")
+    _step_axis(share, recording)
+    label(share, STEPS, quantity("recorder / training time", "%"), "overhead so far")
+    _legend(seconds, list(zip(PALETTE, parts, strict=False)))
+    return Picture(
+        "cost", figure, "What the recorder cost: seconds of every snapshot, and all of it over the training time."
+    )
+
+
+def _by_probe(
+    recording: Recording, name: str, shown: Sequence[tuple[str, str, str, bool]], caption: str
+) -> Picture | None:
+    """One panel per quantity (key, axis, title, logarithmic), one line per probe."""
+    found = [one for one in shown if any(f"{probe}/{one[0]}" in recording.names for probe in recording.probes)]
+    if not found:
+        return None
+    figure, (axes,) = panels(len(found))
+    for panel, (key, axis, title, logarithmic) in zip(axes, found, strict=True):
+        for color, line, probe in zip(PALETTE, _lines(recording.probes), recording.probes, strict=False):
+            _curve(panel, recording, f"{probe}/{key}", probe, color, line)
+        if logarithmic:
+            panel.set_yscale("log")
+        label(panel, STEPS, axis, title)
+    present = [p for p in recording.probes if any(f"{p}/{one[0]}" in recording.names for one in found)]
+    _finish(figure, recording, list(axes), present, colors=True)
+    return Picture(name, figure, caption)
+
+
+def _curve(axes: Axes, recording: Recording, name: str, text: str, color: str, line: str) -> None:
+    if name in recording.names:
+        steps, values = recording.curve(name)
+        axes.plot(steps, values, line, color=color, label=text, marker="o", markersize=2.8)
+
+
+def _lines(probes: Sequence[str]) -> list[str]:
+    return [LINES[number % len(LINES)] for number in range(len(probes))]
+
+
+def _finish(
+    figure: Figure, recording: Recording, axes: Sequence[Axes], probes: Sequence[str], *, colors: bool = False
+) -> None:
+    """Logarithmic steps, marks where the size changed, and the probes' lines named below the figure."""
+    for panel in axes:
+        _step_axis(panel, recording)
+        for before, after in pairwise(recording.snapshots):
+            if (before["examples"], before["outputs"]) != (after["examples"], after["outputs"]):
+                panel.axvline(after["step"], color=INK, alpha=0.35, linewidth=1, linestyle=(0, (1, 2)))
+    if len(probes) > 1:
+        chosen = PALETTE if colors else (INK,) * len(probes)
+        from matplotlib.lines import Line2D
+
+        handles = [
+            Line2D([], [], color=color, linestyle=line, label=probe)
+            for color, line, probe in zip(chosen, _lines(probes), probes, strict=False)
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(probes))
+
+
+def _step_axis(axes: Axes, recording: Recording) -> None:
+    """Logarithmic from the first update on, with step 0 beside it."""
+    steps = [row["step"] for row in recording.snapshots if row["step"] > 0]
+    if steps and steps[-1] > 10 * steps[0]:
+        axes.set_xscale("symlog", linthresh=steps[0])
+        axes.set_xlim(left=-0.15 * steps[0])
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+
+
+def _legend(axes: Axes, entries: Sequence[tuple[str, str]]) -> None:
+    """Coloured names above the panel, beside nothing that is drawn."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], color=color, label=text) for color, text in entries]
+    axes.legend(
+        handles=handles,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.22),
+        ncols=min(3, len(entries)),
+        borderaxespad=0.0,
+        columnspacing=1.0,
+        fontsize=8,
+    )
+
+
+def _some(count: int, most: int) -> list[int]:
+    """At most so many of 0 ... count - 1, evenly spread, the first and the last among them."""
+    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))})

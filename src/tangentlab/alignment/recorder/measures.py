@@ -1,0 +1,156 @@
+"""What a snapshot measures: functions from a `View` of one probe to named numbers.
+
+A measure of your own is any such function; its numbers are called ``{probe}/{name}``.
+
+* `performance`: loss and accuracy on the probe;
+* `spectrum`: statistics of the centred kernel's eigenvalues;
+* `alignment`: CKA and KA with the labels, and CKA layer by layer;
+* `linearity`: similarity with the start of training;
+* `curvature`: traces of the Fisher matrix and of the Hessian (costs a few backward passes, so on the first probe only).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tangentlab.alignment.recorder.probes import View
+from tangentlab.alignment.similarity import ka, label_alignment
+from tangentlab.alignment.spectrum import kernel_spectrum
+from tangentlab.curvatures import Hessian
+from tangentlab.engine.likelihood import Likelihood, likelihood_of
+from tangentlab.engine.losses import loss_of
+from tangentlab.engine.rows import MonteCarlo, Rows
+from tangentlab.errors import InputError
+from tangentlab.objects.fmat import FMatDense
+
+Measure = Callable[[View], dict[str, float]]
+SHARES = (0.04, 0.08, 0.16)
+"""Shares of the eigenvalues whose part of the trace is measured; T_40, T_80 and T_160 of 1,000 rows."""
+CENTRE = "per_output"
+
+
+def likelihood_for(view: View, likelihood: str | Likelihood | None) -> Likelihood | None:
+    """What was given, else what the labels suggest: classes, two classes of a single output, or real targets."""
+    if likelihood is not None:
+        return likelihood_of(likelihood)
+    if view.labels is None:
+        return None
+    if view.labels.is_floating_point():
+        return likelihood_of("regression")
+    return likelihood_of("binary" if view.logits[0].numel() == 1 else "classification")
+
+
+def performance(view: View, likelihood: str | Likelihood | None = None) -> dict[str, float]:
+    """Mean loss (summed over positions of an example) and share of right predictions; nothing without labels."""
+    kind = likelihood_for(view, likelihood)
+    if kind is None or view.labels is None:
+        return {}
+    losses = loss_of(kind)(view.logits, view.labels)
+    found = {"loss": float(losses.double().flatten(1).sum(1).mean() if losses.ndim > 1 else losses.double().mean())}
+    if kind.name == "classification" and view.labels.shape == view.logits.shape[:-1]:
+        counted = view.labels >= 0
+        right = (view.logits.argmax(-1) == view.labels)[counted]
+        found["accuracy"] = float(right.double().mean()) if len(right) else float("nan")
+    if kind.name == "binary":
+        right = (view.logits > 0) == (view.labels.reshape(view.logits.shape) > 0)
+        found["accuracy"] = float(right.double().mean())
+    return found
+
+
+def spectrum(view: View) -> dict[str, float]:
+    """Largest, mean and median eigenvalue, trace, ranks and trace ratios of the kernel centred per output."""
+    found = kernel_spectrum(view.kernel, CENTRE)
+    ratios = {f"T_{share:.0%}": found.trace_ratio(max(1, round(share * found.dim))) for share in SHARES}
+    return {**found.summary(()), **ratios}
+
+
+def uncentred(view: View) -> dict[str, float]:
+    """The same of the kernel as it is; not among the default measures."""
+    found = kernel_spectrum(view.kernel)
+    ratios = {f"T_{share:.0%}": found.trace_ratio(max(1, round(share * found.dim))) for share in SHARES}
+    return {f"uncentred/{name}": value for name, value in {**found.summary(()), **ratios}.items()}
+
+
+def alignment(view: View) -> dict[str, float]:
+    """CKA (centred per output) and KA (uncentred) of kernel and labels, and CKA of every layer's kernel."""
+    if view.targets is None:
+        return {}
+    targets = view.targets
+    found = {
+        "cka": label_alignment(view.kernel, targets, CENTRE),
+        "ka": label_alignment(view.kernel, targets, None),
+    }
+    layers = {name: label_alignment(kernel, targets, CENTRE) for name, kernel in view.layer_kernels.items()}
+    return {**found, **{f"layer/{name}": value for name, value in layers.items()}}
+
+
+def linearity(view: View) -> dict[str, float]:
+    """KA of the kernel and that of the first snapshot, 1 where training is linear."""
+    kernel = view.kernel
+    start = view.memory.setdefault("kernel", kernel.data.cpu().clone())
+    outputs, examples = kernel.sizes[:2]
+    part = FMatDense(start[:outputs, :examples, :outputs, :examples].to(kernel.data.device))
+    return {"ntk_similarity": ka(kernel, part)}
+
+
+def curvature(
+    view: View, likelihood: str | Likelihood | None = None, draws: int = 1, products: int = 1
+) -> dict[str, float]:
+    """Unbiased estimates of the traces of the Fisher matrix and of the Hessian of the loss.
+
+    ``E |J_i^T g_i|^2 = tr J_i^T F_i J_i`` for g_i the score of a label drawn from the model: one backward per draw. The
+    Hessian takes one product with a vector of random signs (about four forward passes) for each of ``products``.
+    """
+    kind = likelihood_for(view, likelihood)
+    if kind is None or view.labels is None:
+        return {}
+    network = view.call.network(view.model)
+    rows = Rows(network, view.batch, MonteCarlo(kind, draws, view.generator), progress=False)
+    examples = len(view.logits)
+    norms = [factor.squared_norms().double().sum() for chunk in rows for factor in chunk.factors.values()]
+    rows.release()
+    hessian = Hessian(view.model, view.batch, loss=kind, progress=False, **view.call.options())
+    estimate = hessian.estimate_trace(products, method="hutchinson", generator=view.generator)
+    return {
+        "fisher_trace": float(torch.stack(norms).sum()) / examples,
+        "hessian_trace": float(estimate.estimate),
+    }
+
+
+NAMED: dict[str, Callable[..., dict[str, float]]] = {
+    "performance": performance,
+    "spectrum": spectrum,
+    "uncentred": uncentred,
+    "alignment": alignment,
+    "linearity": linearity,
+    "curvature": curvature,
+}
+DEFAULT = ("performance", "spectrum", "alignment", "linearity", "complexity", "curvature")
+FIRST_PROBE_ONLY = ("curvature",)
+
+
+def measures_of(chosen: Any, likelihood: str | Likelihood | None) -> dict[str, Measure]:
+    """Measures by name, from names and functions; "complexity" is the recorder's own and not among them."""
+    found: dict[str, Measure] = {}
+    for one in DEFAULT if chosen is None else chosen:
+        if callable(one):
+            found[getattr(one, "__name__", type(one).__name__)] = one
+        elif one in ("performance", "curvature"):
+            found[one] = partial(NAMED[one], likelihood=likelihood)
+        elif one in NAMED:
+            found[one] = NAMED[one]
+        elif one != "complexity":
+            raise InputError(
+                f"{one!r} is no measure: take {', '.join((*NAMED, 'complexity'))}, or a function of a View."
+            )
+    return found
+
+
+def plain_number(value: Any) -> float:
+    """A number or a tensor of one, as a float."""
+    return float(value.detach()) if isinstance(value, Tensor) else float(value)
