@@ -1,0 +1,158 @@
+"""v -> J v as part of a graph: the value of a function and its differential, differentiable in the direction v.
+
+`forward_mode.Linearization` gives numbers; here a loss may be taken of J v and propagated back to v. One forward pass with
+dual numbers computes f and J v together, and its graph leads to v alone, so that the backward pass costs as much as that of
+f: a training step of a linearized network takes about 5/3 of an ordinary one.
+
+The ladder is that of `forward_mode`: default kernels, plain kernels, two reverse passes. A rung is trusted after it has
+been proved on the first batch: for random u and v, the gradient of <u, J v> in v is J^T u by reverse mode, and its inner
+product with v is <u, J v> itself; forward mode within forward mode must agree with reverse mode within reverse mode. (They
+do not on torch's layer norm, which treats its statistics as constants: second derivatives write it out.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import jvp
+from torch.overrides import TorchFunctionMode
+
+from tangentlab.engine.forward_mode import plain_kernels
+from tangentlab.errors import ModelError, TangentlabError
+
+Tensors = dict[str, Tensor]
+Call = Callable[[Tensors], Tensor]
+"""A function of named tensors, such as the outputs of a network on one batch as a function of its parameters."""
+
+
+class TangentMap:
+    """f(w) and its derivatives along v, up to `order`, by the first rung of the ladder that proves right.
+
+    It remembers the rung, holds no tensor, and can be pickled. `lowest` is the rung to start from.
+    """
+
+    def __init__(self, order: int = 1, lowest: int = 0) -> None:
+        self.order, self.rung, self.proved = order, lowest, False
+
+    def __call__(self, call: Call, values: Tensors, directions: Tensors) -> list[Tensor]:
+        """[f, J v, v^T H v, ...] of a function at `values`, with a graph to `directions`."""
+        rungs: list[Any] = [(_forward_mode, nullcontext), (_forward_mode, plain_kernels)]
+        rungs += [(_reverse_mode, plain_kernels) if self.order == 1 else (_forward_mode, _plain_norms)]
+        problems = []
+        while self.rung < len(rungs):
+            method, context = rungs[self.rung]
+            try:
+                with context():
+                    if self.proved or self._is_right(method, call, values):
+                        self.proved = True
+                        return method(call, values, directions, self.order)
+                problems.append("forward mode disagrees with reverse mode")
+            except TangentlabError:
+                raise
+            except (RuntimeError, NotImplementedError, TypeError) as error:
+                problems.append((str(error).splitlines() or [type(error).__name__])[0].rstrip("."))
+            self.rung, self.proved = self.rung + 1, False
+        self.rung = 0
+        way_out = "Replace that operation" if self.order == 1 else "Use order=1 and inputs without gradients"
+        times = "" if self.order == 1 else " twice"
+        raise ModelError(
+            f"No way to differentiate this model{times} along a direction: {' | '.join(problems)}. {way_out}."
+        )
+
+    def _is_right(self, method: Any, call: Call, values: Tensors) -> bool:
+        """The proof on random u and v; what is wrong with the function itself is the caller's to see."""
+        leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
+        with torch.enable_grad():
+            outputs = call(leaves)
+            generator = torch.Generator(outputs.device).manual_seed(0)
+            u = _random_like(outputs, generator)
+            pulled = _gradients(outputs, leaves, u)
+            v = {name: _random_like(value, generator).requires_grad_() for name, value in values.items()}
+            image = method(call, values, v, self.order)
+            found = _gradients(image[1], v, u)
+            truth = _reverse_mode(call, values, v, 2)[2] if self.order == 2 else None
+        v = {name: value.detach() for name, value in v.items()}
+        tolerance = torch.finfo(outputs.dtype).eps ** 0.5 * _norm(pulled)
+        tolerance += torch.finfo(outputs.dtype).eps ** 0.75 * float(u.norm())
+        product = sum(float((v[name] * found[name]).sum()) for name in values)
+        gap = abs(float((u * image[1].detach()).sum()) - product)
+        right = _norm({name: found[name] - pulled[name] for name in values}) <= tolerance
+        right = right and gap <= tolerance * _norm(v)
+        if truth is not None:
+            right = right and torch.allclose(image[2], truth, rtol=tolerance, atol=tolerance * _norm(v) ** 2)
+        return right
+
+
+class _LayerNormWrittenOut(TorchFunctionMode):
+    """Layer norms as elementary operations."""
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        if function is torch.nn.functional.layer_norm:
+            return _layer_norm(*arguments, **(options or {}))
+        return function(*arguments, **(options or {}))
+
+
+def _layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+    axes = tuple(range(-len(shape), 0))
+    centred = x - x.mean(axes, keepdim=True)
+    normalized = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+    scaled = normalized if weight is None else normalized * weight
+    return scaled if bias is None else scaled + bias
+
+
+@contextmanager
+def _plain_norms() -> Iterator[None]:
+    with plain_kernels(), _LayerNormWrittenOut():
+        yield
+
+
+def _norm(tensors: Tensors) -> float:
+    return float(torch.stack([tensor.norm() for tensor in tensors.values()]).norm())
+
+
+def _random_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device=tensor.device)
+
+
+def _gradients(outputs: Tensor, leaves: Tensors, cotangent: Tensor) -> Tensors:
+    """J^T u by name; zero where the outputs do not depend on a tensor."""
+    if not outputs.requires_grad:
+        return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    options: dict[str, Any] = {"allow_unused": True, "materialize_grads": True, "retain_graph": True}
+    options["create_graph"] = cotangent.requires_grad and torch.is_grad_enabled()
+    grads = torch.autograd.grad(outputs, list(leaves.values()), cotangent, **options)
+    return dict(zip(leaves, grads, strict=True))
+
+
+def _forward_mode(call: Call, values: Tensors, directions: Tensors, order: int) -> list[Tensor]:
+    """Dual numbers in dual numbers: the derivative of (f, ..., f^(k-1)) along v ends with f^(k)."""
+
+    def derivatives(at: Tensors, order: int) -> list[Tensor]:
+        if order == 0:
+            return [call(at)]
+        pair: Any = jvp(lambda w: derivatives(w, order - 1), (at,), (directions,))
+        return [*pair[0], pair[1][-1]]
+
+    return derivatives({name: value.detach() for name, value in values.items()}, order)
+
+
+def _reverse_mode(call: Call, values: Tensors, directions: Tensors, order: int) -> list[Tensor]:
+    """u -> J^T u is linear; its transpose applied to v is J v, and likewise for the derivative of J v."""
+    leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
+    with torch.enable_grad():
+        found = [call(leaves)]
+        for _ in range(order):
+            dummy = torch.zeros_like(found[-1], requires_grad=True)
+            slopes = _gradients(found[-1], leaves, dummy)
+            used = [name for name in leaves if slopes[name].requires_grad]
+            if not used:
+                found.append(torch.zeros_like(found[-1]).detach())
+                continue
+            linear, along = [slopes[name] for name in used], [directions[name] for name in used]
+            options: dict[str, Any] = {"create_graph": True, "allow_unused": True, "materialize_grads": True}
+            found += torch.autograd.grad(linear, dummy, along, **options)
+    return found

@@ -1,0 +1,83 @@
+"""Lazy training: linearized networks, their dynamics, and how far a training is from them."""
+
+from tangentlab.linearized.alignments import alignments, rayleigh_quotients
+from tangentlab.linearized.alpha import AlphaModel
+from tangentlab.linearized.anisotropy import (
+    AnisotropyDirections,
+    MixedDerivative,
+    anisotropy_directions,
+    gradient_directions,
+)
+from tangentlab.linearized.anisotropy_data import direction_dataset
+from tangentlab.linearized.consistency import ConsistencyProfile, ConsistencyRecipe, consistency_scores, read_c_scores
+from tangentlab.linearized.dynamics import EarlyStopping, KernelDynamics
+from tangentlab.linearized.eigenfunctions import Eigenfunctions, LemmaOne, chance_concentration, eigenfunctions
+from tangentlab.linearized.eigenpairs import GramPairs, gram_eigenpairs, landmark_eigenpairs
+from tangentlab.linearized.groups import Groups, cue_groups, noise_groups, score_groups, with_and_without
+from tangentlab.linearized.linearize import LinearizedModel, linearize
+from tangentlab.linearized.modes import GradientDescent, GradientFlow
+from tangentlab.linearized.probes import Linearity, LinearityProbe
+from tangentlab.linearized.progress import (
+    at_progress,
+    common_thresholds,
+    delta_loss,
+    first_crossing,
+    running_best,
+)
+from tangentlab.linearized.quadratic import QuadraticModel, sequential_value
+from tangentlab.linearized.quadratic_examples import QuadraticExample, noisy_labels, reversed_order, spurious_feature
+from tangentlab.linearized.spurious import add_corner_patch
+from tangentlab.linearized.stepping import KernelTrajectory, kernel_descent, kernel_flow
+from tangentlab.linearized.steps import Step, StepRecorder
+
+__all__ = [
+    "AlphaModel",
+    "AnisotropyDirections",
+    "ConsistencyProfile",
+    "ConsistencyRecipe",
+    "EarlyStopping",
+    "Eigenfunctions",
+    "GradientDescent",
+    "GradientFlow",
+    "GramPairs",
+    "Groups",
+    "KernelDynamics",
+    "KernelTrajectory",
+    "LemmaOne",
+    "Linearity",
+    "LinearityProbe",
+    "LinearizedModel",
+    "MixedDerivative",
+    "QuadraticExample",
+    "QuadraticModel",
+    "Step",
+    "StepRecorder",
+    "add_corner_patch",
+    "alignments",
+    "anisotropy_directions",
+    "at_progress",
+    "chance_concentration",
+    "common_thresholds",
+    "consistency_scores",
+    "cue_groups",
+    "delta_loss",
+    "direction_dataset",
+    "eigenfunctions",
+    "first_crossing",
+    "gradient_directions",
+    "gram_eigenpairs",
+    "kernel_descent",
+    "kernel_flow",
+    "landmark_eigenpairs",
+    "linearize",
+    "noise_groups",
+    "noisy_labels",
+    "rayleigh_quotients",
+    "read_c_scores",
+    "reversed_order",
+    "running_best",
+    "score_groups",
+    "sequential_value",
+    "spurious_feature",
+    "with_and_without",
+]

@@ -1,0 +1,96 @@
+"""The knob between feature learning and linearized training: f0 + alpha (f - f0)."""
+
+from __future__ import annotations
+
+import warnings
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tangentlab.engine.batches import Batches, call_model
+from tangentlab.engine.network import main_tensor, refuse_modes, require_module
+from tangentlab.errors import InputError, ModelError
+from tangentlab.linearized.linearize import frozen_copy
+
+LARGEST_IN_SINGLE_PRECISION = 1000.0
+"""f - f0 carries the rounding of f, about 1e-7 |f|, and alpha multiplies it."""
+
+
+class AlphaModel(nn.Module):
+    """`f_alpha(x) = f0(x) + alpha (f(x) - f0(x))`, with f0 the network at its start (Chizat et al. 2019).
+
+    With the learning rate `eta / alpha^2` (see `learning_rate`; the momentum stays) a step moves the parameters by
+    O(1 / alpha) and the function by O(1): alpha = 1 is the network itself, alpha -> infinity its linearization, and below
+    1 it learns features faster than usual. A network that is linear in its parameters is trained the same by every alpha.
+
+    The model is copied, so that runs with several alphas start from one and the same point; the copy in `model` is the
+    network that is trained. Train-mode batch norm and dropout are refused, since alpha would multiply the differences
+    between two batches or two draws: call `model.eval()` first, in which batch norms train their weights and biases.
+
+    Args:
+        model: the network at its start.
+        alpha: positive.
+        offset: False leaves `f0(x) +` out, as the authors' own code does.
+    """
+
+    def __init__(self, model: nn.Module, alpha: float, *, offset: bool = True) -> None:
+        super().__init__()
+        require_module(model)
+        if not 0 < alpha < float("inf"):
+            raise InputError(f"alpha must be a positive number, not {alpha!r}.")
+        _refuse_train_mode(model)
+        self.alpha, self.offset = float(alpha), offset
+        self.start = frozen_copy(model)
+        for mine, given in zip(self.start.modules(), model.modules(), strict=True):
+            mine.training = given.training
+        self.model = deepcopy(model)
+        precise = all(parameter.dtype == torch.float64 for parameter in model.parameters())
+        if alpha > LARGEST_IN_SINGLE_PRECISION and not precise:
+            warnings.warn(
+                f"alpha = {alpha:g} multiplies the rounding of float32 outputs, about 1e-7, by as much: "
+                "use model.double(), or linearize(model), which needs no difference.",
+                stacklevel=2,
+            )
+
+    def forward(self, *inputs: Any, initial: Tensor | None = None, **options: Any) -> Tensor:
+        """f_alpha of a batch; called like the network.
+
+        `initial` is f0 of the batch where it is known, from `initial_outputs`: the step then costs one forward pass.
+        """
+        _refuse_train_mode(self.model)
+        outputs = main_tensor(self.model(*inputs, **options))
+        if initial is None:
+            with torch.no_grad():
+                initial = main_tensor(self.start(*inputs, **options))
+        elif initial.shape != outputs.shape:
+            raise InputError(f"initial= has the shape {tuple(initial.shape)}, the outputs {tuple(outputs.shape)}.")
+        change = self.alpha * (outputs - initial)
+        return initial + change if self.offset else change
+
+    @torch.no_grad()
+    def initial_outputs(self, data: Any, batch_size: int = 500) -> Tensor:
+        """f0 of all examples, (examples, ...), to be stored next to data that are not augmented.
+
+        `data` is a tensor, a tuple whose first entry is the inputs, a dict batch, or an ordered loader of these.
+        """
+        if isinstance(data, tuple) and data and isinstance(data[0], Tensor):
+            data = data[0]
+        batches = list(data.split(batch_size)) if isinstance(data, Tensor) else data
+        return torch.cat([main_tensor(call_model(self.start, batch)) for batch in Batches(batches, ordered=True)])
+
+    def learning_rate(self, eta: float) -> float:
+        """`eta / alpha^2`: the rate with which the function moves as fast as that of a network trained with eta."""
+        return eta / self.alpha**2
+
+    def extra_repr(self) -> str:
+        """Alpha and the variant."""
+        return f"alpha = {self.alpha:g}, offset = {self.offset}"
+
+
+def _refuse_train_mode(model: nn.Module) -> None:
+    try:
+        refuse_modes(model)
+    except ModelError as error:
+        raise ModelError(f"f0 + alpha (f - f0) is not defined for this network: {error}") from None

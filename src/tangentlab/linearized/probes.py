@@ -1,0 +1,152 @@
+"""How linear a training has been so far: activation patterns, tangent kernel and representation against the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tangentlab.alignment.similarity import ka
+from tangentlab.engine.batches import Batches, call_model
+from tangentlab.engine.network import Forward
+from tangentlab.engine.snapshot import untouched
+from tangentlab.errors import InputError
+from tangentlab.metrics import NTK
+from tangentlab.objects.fmat import FMatDense
+
+_RELU = (torch.ops.aten.relu.default, torch.ops.aten.relu_.default)
+
+
+@dataclass(frozen=True)
+class Linearity:
+    """Three numbers that are 1 at the start and stay 1 in linear training.
+
+    Attributes:
+        sign_similarity: share of all ReLU units and examples whose status, 0 or positive, is that of the start; NaN
+            without ReLUs.
+        ntk_alignment: KA of the tangent kernel and that of the start, uncentred.
+        representation_alignment: KA of the Gram matrix of the representation and that of the start, uncentred.
+    """
+
+    sign_similarity: float
+    ntk_alignment: float
+    representation_alignment: float
+
+
+class LinearityProbe:
+    """Compares a network with its start on a fixed batch (George et al. 2022, section 2).
+
+    `LinearityProbe(model, x)` takes the start down; `probe(model)` compares the same network, or a copy of it with other
+    parameters, with it. The network is looked at in eval mode and left as it was.
+
+    Args:
+        model: the network at its start.
+        data: the probe, a batch or batches of these.
+        representation: "last_linear" takes the input of the last linear layer, "outputs" the outputs, and the name of a
+            module the input of that module.
+        ntk: False leaves the tangent kernel out (its alignment is then NaN).
+        outputs: "all" for the kernel of all outputs, (n c)^2 numbers; "trace" for their sum, n^2.
+        forward: as in `NTK`.
+
+    Cost: one forward pass and one tangent kernel per comparison.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Any,
+        *,
+        representation: str = "last_linear",
+        ntk: bool = True,
+        outputs: str = "all",
+        forward: Forward | None = None,
+    ) -> None:
+        self._batches = list(Batches(data, ordered=True))
+        self._module = _layer_name(model, representation)
+        self._ntk, self._outputs, self._forward = ntk, outputs, forward
+        self._signs, self._gram, self._kernel = self._look(model)
+
+    def __call__(self, model: nn.Module) -> Linearity:
+        """The three numbers for the network as it is now."""
+        signs, gram, kernel = self._look(model)
+        if signs.shape != self._signs.shape:
+            raise InputError(f"{len(signs)} ReLU units against {len(self._signs)} at the start: another network?")
+        similarity = (signs == self._signs).float().mean().item() if len(signs) else float("nan")
+        alignment = float("nan") if kernel is None or self._kernel is None else ka(kernel, self._kernel)
+        return Linearity(similarity, alignment, ka(gram, self._gram))
+
+    def _look(self, model: nn.Module) -> tuple[Tensor, Tensor, FMatDense | None]:
+        signs: list[Tensor] = []
+        features: list[Tensor] = []
+        with evaluation_mode(model), untouched(model), torch.no_grad():
+            for batch in self._batches:
+                with _watched(model, self._module) as seen, _ReluSigns() as relus:
+                    output = self._forward(model, batch) if self._forward else call_model(model, batch)
+                signs += relus.found
+                features.append(output if self._module is None else seen[-1])
+        rows = torch.cat([part.flatten(1) for part in features]).double()
+        with evaluation_mode(model):
+            options: dict[str, Any] = {"outputs": self._outputs, "forward": self._forward, "progress": False}
+            kernel = NTK(model, self._batches, **options) if self._ntk else None
+        flat = torch.cat([part.flatten() for part in signs]) if signs else torch.empty(0, dtype=torch.bool)
+        return flat, rows @ rows.t(), kernel
+
+
+class _ReluSigns(TorchDispatchMode):
+    """Which units of every ReLU, module or function, are positive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Tensor] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        result = function(*arguments, **(options or {}))
+        if function in _RELU:
+            self.found.append(result > 0)
+        return result
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside; every module's own mode comes back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def _watched(model: nn.Module, name: str | None) -> Iterator[list[Tensor]]:
+    """The inputs of the named module, as they come."""
+    seen: list[Tensor] = []
+    if name is None:
+        yield seen
+        return
+    handle = model.get_submodule(name).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def _layer_name(model: nn.Module, representation: str) -> str | None:
+    """None for the outputs."""
+    names = [name for name, _ in model.named_modules()]
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if representation == "outputs":
+        return None
+    if representation != "last_linear":
+        if representation not in names:
+            raise InputError(f"representation= names no module of the model: {representation!r}.")
+        return representation
+    if not linear:
+        raise InputError("The model has no nn.Linear: pass representation='outputs' or the name of a module.")
+    return linear[-1]

@@ -1,0 +1,104 @@
+"""A training as a sum of first-order steps: f_T = f_0 + sum_t J(w_t) dw_t + what is of second order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tangentlab.engine.forward_mode import Linearization
+from tangentlab.engine.network import Forward, Network
+from tangentlab.linearized.probes import evaluation_mode
+
+
+@dataclass(frozen=True)
+class Step:
+    """One update of the parameters, seen on the probe.
+
+    Attributes:
+        change: |f(w + dw) - f(w)|, Frobenius norm over probe and outputs.
+        linear: |J(w) dw|.
+        error: |f(w + dw) - f(w) - J(w) dw|.
+        length: |dw|.
+    """
+
+    change: float
+    linear: float
+    error: float
+    length: float
+
+    @property
+    def relative_error(self) -> float:
+        """Error over change; 0 where nothing changed."""
+        return self.error / self.change if self.change else 0.0
+
+
+class StepRecorder:
+    """Adds up what every update does to the function to first order, on a fixed batch.
+
+        steps = StepRecorder(model, probe)
+        for x, y in loader:
+            ...
+            with steps:
+                optimizer.step()
+        steps.outputs(), steps.sum_of_steps  # f_T and f_0 + sum_t J(w_t) dw_t
+
+    The network is looked at in eval mode. Cost per update: two forward passes, one Jacobian-vector product and a copy of
+    the parameters.
+
+    Attributes:
+        steps: one `Step` per update.
+        sum_of_steps: f_0 + sum_t J(w_t) dw_t, of the shape of the outputs.
+    """
+
+    def __init__(self, model: nn.Module, data: Any, *, layers: Any = None, forward: Forward | None = None) -> None:
+        self._batch = data
+        with evaluation_mode(model):
+            self._network = Network.of(model, layers, forward)
+        self.sum_of_steps = self.outputs()
+        self.steps: list[Step] = []
+        self._before: tuple[dict[str, Tensor], Tensor] | None = None
+
+    def outputs(self) -> Tensor:
+        """f of the probe, as the network is now."""
+        with evaluation_mode(self._network.model), torch.no_grad():
+            return self._network(self._batch).detach()
+
+    def __enter__(self) -> StepRecorder:
+        """Remember where the update starts."""
+        values = {name: value.detach().clone() for name, value in self._network.parameters().items()}
+        self._before = values, self.outputs()
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        """Look at what the update did; nothing is recorded after an exception."""
+        before, self._before = self._before, None
+        if kind is not None or before is None:
+            return
+        values, start = before
+        end = {name: value.detach().clone() for name, value in self._network.parameters().items()}
+        moved = self._network.layout.flatten({name: end[name] - values[name] for name in values})
+        after = self.outputs()
+        with evaluation_mode(self._network.model), _placed(self._network, values, end):
+            linear = Linearization(self._network, self._batch).jvp(moved)
+        change = after - start
+        self.sum_of_steps = self.sum_of_steps + linear
+        numbers = (float(part.norm()) for part in (change, linear, change - linear, moved))
+        self.steps.append(Step(*numbers))
+
+
+@contextmanager
+def _placed(network: Network, values: dict[str, Tensor], back: dict[str, Tensor]) -> Iterator[None]:
+    """Other values in the place of the parameters, whose own come back bit for bit."""
+    parameters = network.parameters()
+    try:
+        for name, parameter in parameters.items():
+            parameter.data.copy_(values[name])
+        yield
+    finally:
+        for name, parameter in parameters.items():
+            parameter.data.copy_(back[name])
