@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tangentlab.alignment.similarity import ka
 from tangentlab.engine.batches import Batches, call_model
-from tangentlab.engine.network import Forward
+from tangentlab.engine.network import Forward, main_tensor
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import InputError
 from tangentlab.metrics import NTK
@@ -67,7 +67,7 @@ class LinearityProbe:
         forward: Forward | None = None,
     ) -> None:
         self._batches = list(Batches(data, ordered=True))
-        self._module = _layer_name(model, representation)
+        self._module = representation_module(model, representation)
         self._ntk, self._outputs, self._forward = ntk, outputs, forward
         self._signs, self._gram, self._kernel = self._look(model)
 
@@ -81,20 +81,27 @@ class LinearityProbe:
         return Linearity(similarity, alignment, ka(gram, self._gram))
 
     def _look(self, model: nn.Module) -> tuple[Tensor, Tensor, FMatDense | None]:
-        signs: list[Tensor] = []
-        features: list[Tensor] = []
-        with evaluation_mode(model), untouched(model), torch.no_grad():
-            for batch in self._batches:
-                with _watched(model, self._module) as seen, _ReluSigns() as relus:
-                    output = self._forward(model, batch) if self._forward else call_model(model, batch)
-                signs += relus.found
-                features.append(output if self._module is None else seen[-1])
-        rows = torch.cat([part.flatten(1) for part in features]).double()
+        seen = [observed(model, batch, self._module, self._forward) for batch in self._batches]
+        signs = [sign for found, _ in seen for sign in found]
+        rows = torch.cat([features.flatten(1) for _, features in seen]).double()
         with evaluation_mode(model):
             options: dict[str, Any] = {"outputs": self._outputs, "forward": self._forward, "progress": False}
             kernel = NTK(model, self._batches, **options) if self._ntk else None
         flat = torch.cat([part.flatten() for part in signs]) if signs else torch.empty(0, dtype=torch.bool)
         return flat, rows @ rows.t(), kernel
+
+
+def observed(
+    model: nn.Module, batch: Any, module: str | None, forward: Forward | None = None
+) -> tuple[list[Tensor], Tensor]:
+    """One forward pass in eval mode: which units of every ReLU are positive, and a representation ``(n, ...)``.
+
+    module: the name of the one whose input is the representation (see `representation_module`); None for the outputs.
+    """
+    with evaluation_mode(model), untouched(model), torch.no_grad():
+        with _watched(model, module) as seen, _ReluSigns() as relus:
+            output = forward(model, batch) if forward else call_model(model, batch)
+    return relus.found, main_tensor(output) if module is None else seen[-1]
 
 
 class _ReluSigns(TorchDispatchMode):
@@ -137,8 +144,8 @@ def _watched(model: nn.Module, name: str | None) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-def _layer_name(model: nn.Module, representation: str) -> str | None:
-    """None for the outputs."""
+def representation_module(model: nn.Module, representation: str) -> str | None:
+    """Name of the module whose input is the representation (see `LinearityProbe`); None for the outputs."""
     names = [name for name, _ in model.named_modules()]
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if representation == "outputs":
