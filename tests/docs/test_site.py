@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import tangentlab
-from tangentlab import alignment, experiments, linalg, optim
+from tangentlab import alignment, experiments, linalg, linearized, optim
 from tests.docs.pages import ROOT, without_fences
 
 DOCS = ROOT / "docs"
@@ -58,7 +58,7 @@ def documented() -> set[str]:
     return named | {name for text in pages for name in re.findall(r"^ {8}- (\w+)$", text, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("package", [tangentlab, linalg, optim, alignment, experiments], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [tangentlab, linalg, optim, alignment, linearized, experiments], ids=lambda package: package.__name__)
 def test_every_public_name_is_in_the_reference(package: Any) -> None:
     known = documented()
     for name in package.__all__:
