@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tangentlab.experiments.bench.folder import RunFolder
-from tangentlab.report.gallery import newest, write_gallery
+from tangentlab.report.gallery import asked, newest, write_gallery
 from tangentlab.report.page import commands, render_report
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -89,11 +89,10 @@ def test_changed_parameters_are_marked_and_are_in_the_command(runs: dict[str, Ru
 def test_the_page_is_made_from_the_folder_alone_and_repeats(runs: dict[str, RunFolder], tmp_path: Path):
     copy = tmp_path / "copy"
     shutil.copytree(runs["parameter-distance"].path, copy)
-    config = (copy / "config.yaml").read_text()
-    assert render_report(copy, config) == runs["parameter-distance"].report_file.read_text()
+    assert render_report(copy) == runs["parameter-distance"].report_file.read_text()
     (copy / "claims.json").unlink()
     with pytest.raises(FileNotFoundError, match="claims.json"):
-        render_report(copy, config)
+        render_report(copy)
 
 
 def test_commands_name_the_seed_and_the_commit(runs: dict[str, RunFolder]):
@@ -109,9 +108,44 @@ def test_the_gallery_shows_every_experiment_once_with_its_verdicts_and_a_link(ga
     assert page.tags.count("article") == 3
     for part in ("1 mixed", "1 not tested", "6 held", "2 Geometry of function space (2)", "10 Limits"):
         assert part in page.text
-    for address in page.addresses:
-        if address.endswith("report.html"):
-            assert (gallery.parent / address).exists()
+    links = [address for address in page.addresses if address.endswith(".html")]
+    assert len(links) == 3 and all((gallery.parent / address).exists() for address in links)
+
+
+def test_runs_without_a_page_get_one_beside_the_gallery_and_are_left_alone(runs: dict[str, RunFolder], tmp_path: Path):
+    published, target = tmp_path / "results" / "a-result", tmp_path / "elsewhere" / "index.html"
+    shutil.copytree(runs["toy-training"].path, published)
+    for name in ("report.html", "metrics.jsonl", "config.yaml"):
+        (published / name).unlink()
+    before = sorted(path.name for path in published.iterdir())
+    target.parent.mkdir()
+    assert write_gallery([published], target) == 1
+    assert [address for address in parsed(target).addresses if address.endswith(".html")] == ["toy-training.html"]
+    page = parsed(target.parent / "toy-training.html")
+    assert "Figure 1." in page.text and "A toy <b>that trains</b>" in page.text
+    assert sorted(path.name for path in published.iterdir()) == before
+
+
+def test_a_name_from_a_file_cannot_lead_out_of_the_gallerys_folder(runs: dict[str, RunFolder], tmp_path: Path):
+    published = tmp_path / "in" / "result"
+    shutil.copytree(runs["toy-claims"].path, published)
+    (published / "report.html").unlink()
+    claims = published / "claims.json"
+    claims.write_text(json.dumps({**json.loads(claims.read_text()), "experiment": "../../escaped"}))
+    write_gallery([published], tmp_path / "in" / "gallery.html")
+    assert (tmp_path / "in" / "escaped.html").exists() and not (tmp_path / "escaped.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("Networks are large. Which one is\nbest? It is measured.", "Which one is best?"),
+        ("They differ. So it is measured.", "They differ."),
+        ("Why?", "Why?"),
+    ],
+)
+def test_a_card_shows_the_sentence_that_asks(text: str, sentence: str):
+    assert asked(text) == sentence
 
 
 def test_the_gallery_prefers_the_newest_complete_run(runs: dict[str, RunFolder], tmp_path: Path):

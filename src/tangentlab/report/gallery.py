@@ -1,4 +1,4 @@
-"""The gallery: every experiment with its first figure, its verdicts, and a filter by chapter. One HTML file."""
+"""The gallery: every experiment with its first figure, its verdicts, its page, and a filter by chapter."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 
 from tangentlab.files import write_atomically
 from tangentlab.report.format import chapter_order
-from tangentlab.report.page import count_statuses, environment, figures_of
+from tangentlab.report.page import count_statuses, environment, figures_of, render_report
 from tangentlab.report.summary import read_summary
 
 
 def write_gallery(folders: Iterable[Path], target: Path) -> int:
     """Write the gallery of the newest run of every experiment into ``target``; returns how many it shows.
 
+    A run without a page of its own (committed results are claims and figures only) gets one beside the gallery.
     ``folders`` are ordered from old to new; of one experiment the last complete run counts, or the last one at all.
     """
     cards = [_card(folder, summary, target) for folder, summary in newest(folders)]
@@ -45,16 +46,23 @@ def newest(folders: Iterable[Path]) -> list[tuple[Path, dict[str, Any]]]:
 
 def _card(folder: Path, summary: dict[str, Any], target: Path) -> dict[str, Any]:
     report = folder / "report.html"
-    link = Path(os.path.relpath(report, target.parent)).as_posix() if report.exists() else None
-    first_sentence = re.split(r"(?<=[.?!])\s", summary["question"].strip(), maxsplit=1)[0]
+    if not report.exists():
+        report = target.parent / f"{Path(summary['experiment']).name}.html"
+        write_atomically(report, render_report(folder))
     return {
         "folder": folder,
         "run": summary,
         "chapter": summary["chapter"],
-        "link": link,
-        "question": first_sentence,
+        "link": Path(os.path.relpath(report, target.parent)).as_posix(),
+        "question": asked(summary["question"]),
         "counts": count_statuses(summary),
     }
+
+
+def asked(question: str) -> str:
+    """The sentence that asks, or the first one when none does."""
+    sentences = re.split(r"(?<=[.?!])\s+", " ".join(question.split()))
+    return next((sentence for sentence in sentences if sentence.endswith("?")), sentences[0])
 
 
 def _totals(cards: list[dict[str, Any]]) -> list[tuple[str, int]]:

@@ -25,15 +25,16 @@ PIXELS_PER_POINT, READABLE = 1.45, 0.92
 def write_report(folder: RunFolder) -> Path:
     """Write ``report.html`` of a run and return its path."""
     path: Path = folder.report_file
-    write_atomically(path, render_report(folder.path, folder.config_file.read_text(encoding="utf-8")))
+    write_atomically(path, render_report(folder.path))
     return path
 
 
-def render_report(folder: Path, config: str) -> str:
-    """The page of the run in ``folder`` as text."""
+def render_report(folder: Path) -> str:
+    """The page of the run in ``folder`` as text, made from its config, claims and figures."""
     summary = read_summary(folder)
     if summary is None:
         raise FileNotFoundError(f"{folder} has no claims.json")
+    config = folder / "config.yaml"
     return (
         environment()
         .get_template("report.html.j2")
@@ -43,7 +44,7 @@ def render_report(folder: Path, config: str) -> str:
             facts=facts(summary),
             figures=figures_of(folder, "figure"),
             parameters=parameter_rows(summary),
-            config=config,
+            config=config.read_text(encoding="utf-8") if config.exists() else "",
             commands=commands(summary),
         )
     )
