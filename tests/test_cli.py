@@ -1,14 +1,18 @@
 """The command: what it prints, what it refuses, and how it ends."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from tangentlab.cli import app
+from tangentlab.engine.memory import human_bytes
 from tangentlab.experiments.bench.folder import runs_below
 from tangentlab.experiments.bench.registry import ENVIRONMENT
 
@@ -68,10 +72,33 @@ def test_list_shows_every_experiment_with_claims_and_times_by_chapter():
     assert "toy-claims" not in tangentlab("list", "--chapter", "geometry")[1]
 
 
+def test_list_tells_all_about_one_experiment_and_names_the_chapters_there_are():
+    code, text = tangentlab("list", "toy-claims")
+    assert code == 0
+    for part in ("The value is at least 1.", "≥ 1", "smoke, desk", "forget", "false", "[2.0, 2.0, 2.0]"):
+        assert part in text
+    code, text = tangentlab("list", "--chapter", "cooking")
+    assert code == 2 and "there are: 2 Geometry of function space" in text
+
+
+def test_the_dry_run_and_the_list_state_the_same_time():
+    assert "14 days" in tangentlab("list")[1]
+    assert "about 14 days on two cores" in tangentlab("run", "fim-quality", "--scale", "paper", "--dry-run")[1]
+    assert "about 28 days" in tangentlab("run", "fim-quality", "--scale", "paper", "--seeds", "2", "--dry-run")[1]
+    assert "not measured at this scale" in tangentlab("run", "fim-quality", "--scale", "paper", "--dry-run")[1]
+
+
 def test_a_dry_run_tells_steps_memory_and_time_and_writes_nothing(tmp_path: Path):
     code, text = tangentlab("run", "toy-training", "--scale", "smoke", "--dry-run", "--set", "steps=100")
     assert code == 0
-    for part in ("203 per seed, 406 in all", "about 300 MB", "about 3.2 s", "1 of 1 would be tested", "steps", "100"):
+    for part in (
+        "203 per seed, 406 in all",
+        "about 300 MB",
+        "about 45 s on two cores",
+        "1 of 1 would be tested",
+        "steps",
+        "100",
+    ):
         assert part in text
     assert "every loop is cut after 2" in tangentlab("run", "toy-training", "--dry-run", "--max-steps", "2")[1]
     assert list(tmp_path.iterdir()) == []
@@ -89,7 +116,10 @@ def test_a_dry_run_tells_steps_memory_and_time_and_writes_nothing(tmp_path: Path
         (("run", "--all", "--set", "forget=true"), "cannot be used with --all"),
         (("run", "toy-claims", "--seeds", "0"), "at least 1"),
         (("run", "toy-claims", "--max-steps", "0"), "at least 1"),
+        (("run", "toy-claims", "--workers", "0"), "greater than or equal to 1"),
+        (("list", "toy-claim"), "did you mean 'toy-claims'"),
         (("show", "nothing"), "no run folder 'nothing'"),
+        (("gallery", "nothing"), "no folder 'nothing'"),
         (("replay", "nothing.yaml"), "cannot be read"),
         (("check", "nothing"), "MODULE:FACTORY"),
         (("check", "no_such_module:make"), "cannot import"),
@@ -154,6 +184,38 @@ def test_showing_can_draw_again(tmp_path: Path):
     assert tangentlab("show", str(folder.path), "--redraw")[0] == 0 and folder.report_file.exists()
 
 
+def test_a_committed_result_is_shown_and_gets_pages_without_being_changed(tmp_path: Path):
+    results = tmp_path / "results"
+    shutil.copytree(ROOT / "results" / "desk", results)
+    before = {file: file.read_bytes() for file in results.rglob("*") if file.is_file()}
+    code, text = tangentlab("show", str(results / "kl-expansion"))
+    assert code == 0 and "✓ held" in text and "--open" in text
+    code, text = tangentlab("show", str(results / "kl-expansion"), "--redraw")
+    assert code == 2 and "no metrics.jsonl" in text
+    code, text = tangentlab("gallery", str(results))
+    assert code == 0 and (results / "gallery.html").exists() and (results / "kl-expansion.html").exists()
+    assert all(file.read_bytes() == content for file, content in before.items())
+
+
+@pytest.mark.usefixtures("in_process")
+def test_showing_with_open_writes_the_page_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    opened: list[str] = []
+    monkeypatch.setattr("typer.launch", opened.append)
+    tangentlab("run", "toy-claims", "--scale", "smoke")
+    (folder,) = runs_below(tmp_path / "runs")
+    page = folder.report_file.read_text()
+    folder.report_file.unlink()
+    code, text = tangentlab("show", "toy-claims", "--open")
+    assert code == 0 and opened == [str(folder.report_file.relative_to(tmp_path))]
+    assert folder.report_file.read_text() == page
+
+
+def test_a_module_of_experiments_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(ENVIRONMENT, "no_such_module_of_mine")
+    code, text = tangentlab("list")
+    assert code == 2 and "no_such_module_of_mine" in text and ENVIRONMENT in text
+
+
 MODELS = """
 import torch
 from torch import nn
@@ -166,12 +228,22 @@ def alone():
 
 def wrong():
     return 3
+
+def with_norm():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3)), torch.randn(4, 1, 6, 6)
+
+def broken():
+    raise RuntimeError("my own mistake")
+
+def needy(size):
+    return nn.Linear(size, 2)
 """
 
 
 @pytest.fixture
 def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_models_for_check.py").write_text(MODELS)
+    (tmp_path / "my_syntax_for_check.py").write_text("def make(:\n")
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "my_models_for_check", raising=False)
 
@@ -192,11 +264,32 @@ def test_check_shows_coverage_and_agreement_of_the_users_own_model():
         (("my_models_for_check:alone", "--shape", "1,x"), "whole numbers with commas"),
         (("my_models_for_check:wrong",), "gave a int"),
         (("my_models_for_check:absent",), "has no function 'absent'"),
+        (("my_models_for_check:broken",), "RuntimeError: my own mistake"),
+        (("my_models_for_check:needy",), "missing 1 required positional argument: 'size'"),
+        (("my_models_for_check:alone", "--shape", "5,6,6"), "does not take inputs of shape (4, 5, 6, 6)"),
+        (("my_syntax_for_check:make",), "SyntaxError"),
     ],
 )
 def test_check_says_what_it_needs(words: tuple[str, ...], complaint: str):
     code, text = tangentlab("check", *words)
-    assert code == 2 and complaint in text
+    assert code == 2 and complaint in text and "typer" not in text
+
+
+@pytest.mark.usefixtures("user_module")
+@pytest.mark.parametrize("name", ["pair", "with_norm"])
+def test_check_states_the_memory_that_the_matrices_really_take(name: str):
+    import tangentlab as package
+    from tangentlab.report.check import fisher_memory, make_model
+
+    model, inputs = make_model(f"my_models_for_check:{name}", "")
+    text = fisher_memory(model, inputs)
+    kinds = {"PMatDense": package.PMatDense, "PMatDiag": package.PMatDiag}
+    kinds |= {"PMatMixed.default()": package.PMatMixed.default()} if name == "with_norm" else {}
+    kinds |= {"PMatKFAC": package.PMatKFAC, "PMatEKFAC": package.PMatEKFAC} if name == "pair" else {}
+    many = torch.cat([inputs] * 30)  # few examples would leave factors thin
+    for kind, representation in kinds.items():
+        stored = sum(t.numel() * t.element_size() for t in package.FIM(model, many, representation).tensors())
+        assert re.search(rf"^{re.escape(kind)} +{re.escape(human_bytes(stored))} ", text, re.M), (kind, stored, text)
 
 
 @pytest.mark.usefixtures("user_module")

@@ -25,7 +25,7 @@ app = typer.Typer(
         "The laboratory for networks seen to first order in their parameters.\n\n"
         "An **experiment** is a question with claims that a run measures. Start here:\n\n"
         "- `tangentlab list` shows the experiments\n\n"
-        "- `tangentlab run kl-expansion` answers one (a minute or two) and writes a page to open\n\n"
+        "- `tangentlab run kl-expansion` answers one (half a minute) and writes a page to open\n\n"
         "- `tangentlab gallery` puts all your runs on one page\n\n"
         "- `tangentlab check mymodule:make_model` looks at your own network"
     ),
@@ -51,14 +51,27 @@ def _friendly_errors() -> Iterator[None]:
 
 @app.command("list")
 def list_experiments(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Tell all about these: question, claims, settings.", show_default="all")
+    ] = None,
     chapter: Annotated[str, typer.Option(help="Only chapters whose title contains this.")] = "",
 ) -> None:
     """List the experiments: what they ask, how many claims they judge, how long they take at each scale."""
-    from tangentlab.experiments.bench.registry import all_experiments
-    from tangentlab.report.console import show_experiments
+    from tangentlab.experiments.bench.errors import SettingError
+    from tangentlab.experiments.bench.registry import all_experiments, find
+    from tangentlab.report.console import show_experiment, show_experiments
 
     with _friendly_errors():
+        for name in names or []:
+            show_experiment(find(name))
+        if names:
+            return
         kinds = [kind for kind in all_experiments() if chapter.lower() in kind.chapter.value.lower()]
+        if not kinds:
+            titles = dict.fromkeys(kind.chapter.value for kind in all_experiments())
+            raise SettingError(
+                f"no chapter with '{chapter}' in its title has experiments (there are: {', '.join(titles)})"
+            )
         show_experiments(kinds)
 
 
@@ -80,7 +93,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell steps, memory and time.")] = False,
     max_steps: Annotated[int | None, typer.Option(help="Cut every loop after so many steps (to try things).")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 when a tested claim is not held.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Parallel processes.", show_default="one per core")] = None,
+    workers: Annotated[int | None, typer.Option(help="Parallel processes.", min=1, show_default="one per core")] = None,
 ) -> None:
     """Run experiments and write a folder for each: config, metrics, figures, claims and a page to open.
 
@@ -121,16 +134,18 @@ def show(
     """Show what a run found: verdicts, figures, and where its page is."""
     from tangentlab.experiments.bench.folder import RunFolder
     from tangentlab.report.console import show_run
+    from tangentlab.report.page import write_report
 
     with _friendly_errors():
         folder = RunFolder.open(_find_run(which, out))
         if redraw:
-            from tangentlab.experiments.bench.runner import finish
+            from tangentlab.experiments.bench.runner import redraw as draw_again
 
-            with folder.lock():
-                finish(folder)
+            draw_again(folder)
+        if browse and not folder.report_file.exists() and folder.claims_file.exists():
+            write_report(folder)
         show_run(folder)
-        if browse:
+        if browse and folder.report_file.exists():
             typer.launch(str(folder.report_file))
 
 
@@ -142,12 +157,18 @@ def gallery(
     ] = None,
     browse: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Put the newest run of every experiment on one page: thumbnails, verdicts, a filter by chapter."""
+    """Put the newest run of every experiment on one page: thumbnails, verdicts, a filter by chapter.
+
+    `tangentlab gallery results/desk` shows the committed results.
+    """
+    from tangentlab.experiments.bench.errors import RunError
     from tangentlab.experiments.bench.folder import runs_below
     from tangentlab.report.console import say
     from tangentlab.report.gallery import write_gallery
 
     with _friendly_errors():
+        if not folder.is_dir():
+            raise RunError(f"there is no folder '{folder}'; `tangentlab run` makes run folders in '{DEFAULT_OUT}'")
         page = target if target is not None else folder / "gallery.html"
         page.parent.mkdir(parents=True, exist_ok=True)
         count = write_gallery([run.path for run in runs_below(folder)], page)
@@ -162,7 +183,7 @@ def check(
     shape: Annotated[
         str, typer.Option(help="Shape of one input, as in 3,32,32, when FACTORY gives a model only.")
     ] = "",
-    examples: Annotated[int, typer.Option("-n", help="Number of examples to plan a tangent kernel for.")] = 1000,
+    examples: Annotated[int, typer.Option("-n", min=1, help="Number of examples to plan a tangent kernel for.")] = 1000,
 ) -> None:
     """Look at your own network: what the engine covers, whether it agrees with autograd, what memory it needs.
 
@@ -179,7 +200,7 @@ def check(
 def replay(
     config: Annotated[Path, typer.Argument(help="The config.yaml of a run.")],
     out: Annotated[Path, typer.Option(help=OUT_HELP)] = DEFAULT_OUT,
-    workers: Annotated[int | None, typer.Option(help="Parallel processes.", show_default="one per core")] = None,
+    workers: Annotated[int | None, typer.Option(help="Parallel processes.", min=1, show_default="one per core")] = None,
 ) -> None:
     """Run a config again and compare every number with the first time.
 
@@ -220,7 +241,7 @@ def _configs(
     from tangentlab.experiments.bench.settings import parse_assignments
 
     if everything == bool(names):
-        raise SettingError("name one or more experiments, or give --all; `tangentlab list` shows them")
+        raise SettingError("name one or more experiments, or give --all (not both); `tangentlab list` shows them")
     if everything and settings:
         raise SettingError("--set belongs to one experiment; it cannot be used with --all")
     kinds = all_experiments() if everything else [find(name) for name in names]

@@ -7,6 +7,7 @@ import pytest
 
 from tangentlab.experiments import Chapter, Claim, Experiment, Status, all_experiments, experiment
 from tangentlab.experiments.bench.contract import check_contract, check_paper_scale_starts
+from tangentlab.experiments.bench.errors import SettingError
 from tangentlab.experiments.bench.registry import ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +86,7 @@ def test_experiments_are_listed_by_chapter_and_names_of_other_modules_come_from_
     chapters = [list(Chapter).index(kind.chapter) for kind in kinds]
     assert chapters == sorted(chapters) and {"toy-claims", "kl-expansion"} <= {kind.name for kind in kinds}
     monkeypatch.setenv(ENVIRONMENT, "no.such.module")
-    with pytest.raises(ModuleNotFoundError, match="no"):
+    with pytest.raises(SettingError, match="names the module 'no.such.module'"):
         all_experiments()
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangentlab.report.format import chapter_order, duration, number, plain_text
+from tangentlab.report.format import about, chapter_order, duration, number, plain_text
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,11 @@ def test_values_are_written_as_one_would_type_them():
 
 def test_chapters_sort_by_their_number():
     assert sorted(["10 Limits", "2 Geometry", "Other"], key=chapter_order) == ["2 Geometry", "10 Limits", "Other"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "1 s"), (6, "6 s"), (59.4, "59 s"), (90, "1.5 min"), (540, "9 min"), (5400, "1.5 h"), (1.2e6, "14 days")],
+)
+def test_an_expected_time_has_one_unit(seconds: float, text: str):
+    assert about(seconds) == text

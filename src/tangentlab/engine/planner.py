@@ -25,6 +25,15 @@ from tangentlab.layers.covariance import lagged_operations, lags_apply
 from tangentlab.layers.gram import GramSizes, cheapest, gram_costs
 
 WHAT = ("ntk", "ntk_trace", "jacobian", "diag", "kfac", "ekfac")
+_SMALLER_KERNEL = "FMatImplicit stores nothing; fewer examples or one output need less."
+_INSTEAD = {
+    "ntk": f'outputs="trace" needs less by the outputs squared; {_SMALLER_KERNEL}',
+    "ntk_trace": _SMALLER_KERNEL,
+    "jacobian": "PushForwardImplicit and PullBackImplicit store nothing.",
+    "diag": "Give smaller batches, or layers= a part of the parameters.",
+    "kfac": "PMatDiag needs less, PMatImplicit nothing.",
+    "ekfac": "PMatDiag needs less, PMatImplicit nothing.",
+}
 
 
 @dataclass(frozen=True)
@@ -102,16 +111,22 @@ class Plan:
 
     def __str__(self) -> str:
         head = ("layer", "route", "operations", "memory", "seconds")
-        lines = [(r.name, r.route, f"{r.operations:.3g}", human_bytes(r.memory), f"{r.seconds:.3g}") for r in self.rows]
+        lines = [
+            (r.name or "(the model)", r.route, f"{r.operations:.3g}", human_bytes(r.memory), f"{r.seconds:.3g}")
+            for r in self.rows
+        ]
         widths = [max(len(line[i]) for line in (head, *lines)) for i in range(5)]
         table = [
             "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in (head, *lines)
         ]
         verdict = "fits" if self.fits else "does NOT fit"
+        time = f"{self.seconds:.3g} s" if self.seconds < 1e4 else f"{self.seconds / 3600:,.0f} h"
         total = (
             f"{self.what} of {self.examples} examples, {self.outputs} outputs: {self.operations:.3g} operations, about "
-            f"{self.seconds:.3g} s, {human_bytes(self.memory)} of {human_bytes(self.budget)}: {verdict}."
+            f"{time}, {human_bytes(self.memory)} of {human_bytes(self.budget)}: {verdict}."
         )
+        if not self.fits:
+            total += f" {_INSTEAD[self.what]}"
         return "\n".join([*table, total])
 
 
@@ -153,7 +168,7 @@ def plan(
         "ntk_trace": examples**2,
         "jacobian": outputs * examples * parameters,
         "diag": parameters,
-    }.get(what, sum(_factor_cells(factor) for factor in factors.values()))
+    }.get(what, sum(factor_cells(factor) for factor in factors.values()))
     return Plan(what, examples, outputs, tuple(rows), result * itemsize, budget)
 
 
@@ -192,9 +207,10 @@ def _cost(what: str, factor: OuterSum, examples: int, outputs: int) -> tuple[str
             first = factor.positions * (columns * kept + outputs * rows * (rows + kept))
             last = outputs * rows * (factor.positions * columns + columns * kept + rows * kept)
             operations += 2 * groups * examples * min(first, last)
-    return route, operations, _factor_cells(factor) * itemsize
+    return route, operations, factor_cells(factor) * itemsize
 
 
-def _factor_cells(factor: OuterSum) -> int:
+def factor_cells(factor: OuterSum) -> int:
+    """Numbers in the two Kronecker factors of a layer."""
     groups, rows, columns = factor.matrix_shape
     return groups * (rows**2 + (columns + factor.bias) ** 2)

@@ -172,7 +172,7 @@ class KLExpansion(Experiment):
     )
     scales = {"smoke": {"examples": 40, "width": 6, "directions": 6, "steps": 7, "updates": 20}}
     seeds = {"smoke": 1, "desk": 3, "paper": 3}
-    minutes = {"smoke": 0.2, "desk": 2, "paper": 2}
+    minutes = {"smoke": 0.1, "desk": 0.5, "paper": 0.5}
 
     examples: int = 400
     width: int = 16

@@ -171,7 +171,7 @@ class NTKEvolution(Experiment):
         },
     }
     seeds = {"smoke": 1, "desk": 3, "paper": 1}
-    minutes = {"smoke": 0.1, "desk": 5, "paper": 5_000}
+    minutes = {"smoke": 0.1, "desk": 6, "paper": 5_000}
     notes = {
         "desk": "a residual network of 6 blocks with 16 to 64 channels (175,258 parameters) on CIFAR-10 at 16 x 16 "
         "pixels stands for ResNet50 on TinyImageNet; the two classes are automobile and horse.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from tangentlab.experiments.bench.experiment import SCALES
-from tangentlab.report.format import SIGNS, duration, number, relation
+from tangentlab.experiments.bench.rows import plain
+from tangentlab.report.format import SIGNS, about, number, plain_text, relation
 
 if TYPE_CHECKING:
     from tangentlab.experiments.bench.compare import Comparison
@@ -44,11 +46,40 @@ def show_experiments(kinds: Sequence[type[Experiment]]) -> None:
             table.add_column(header, justify="right", min_width=6, no_wrap=True)
         for kind in kinds:
             if kind.chapter == chapter:
-                times = [duration(60 * kind.minutes[scale]) if scale in kind.minutes else "–" for scale in SCALES]
+                times = [about(60 * kind.minutes[scale]) if scale in kind.minutes else "–" for scale in SCALES]
                 what = f"{escape(kind.title)} [bright_black]({escape(kind.place)})[/]"
                 table.add_row(f"  {kind.name}", what, str(len(kind.claims)), *times)
         console.print(table)
-    console.print("\nrun one with [bold]tangentlab run NAME[/]; times are for two cores, all seeds")
+    console.print(
+        "\n[bold]tangentlab run NAME[/] runs one, [bold]tangentlab list NAME[/] tells its question, claims and settings; "
+        "times are for two cores, all seeds"
+    )
+
+
+def show_experiment(kind: type[Experiment]) -> None:
+    """The question, the claims and the settings of one experiment."""
+    console = Console()
+    console.print(f"[bold]{escape(kind.name)}[/]: {escape(kind.title)} [bright_black]({escape(kind.place)})[/]\n")
+    console.print(escape(kind.question) + "\n")
+    claims = Table(box=None, pad_edge=False, header_style="bright_black")
+    for header in ("claim", "measured", "holds if", "tested at"):
+        claims.add_column(header, no_wrap=header in ("holds if", "tested at"))
+    for claim in kind.claims:
+        bound = f"{relation(claim.relation)} {number(claim.threshold)}"
+        claims.add_row(escape(claim.sentence), escape(claim.measured), bound, ", ".join(claim.scales))
+    console.print(claims)
+    settings = Table(box=None, pad_edge=False, header_style="bright_black")
+    for header in ("setting", *SCALES):
+        settings.add_column(header)
+    values = {scale: kind.at(scale).parameters() for scale in SCALES}
+    for name in values["desk"]:
+        settings.add_row(name, *(escape(plain_text(plain(values[scale][name]))) for scale in SCALES))
+    seeds = (str(kind.seeds.get(scale, 1)) for scale in SCALES)
+    times = (about(60 * kind.minutes[scale]) if scale in kind.minutes else "–" for scale in SCALES)
+    settings.add_row("[bright_black]seeds[/]", *seeds)
+    settings.add_row("[bright_black]time[/]", *times)
+    console.print()
+    console.print(settings)
 
 
 def show_plan(config: Config) -> None:
@@ -62,9 +93,8 @@ def show_plan(config: Config) -> None:
     if config.max_steps is not None:
         steps += f"; every loop is cut after {config.max_steps}"
     table.add_row("steps", steps)
-    memory = "not stated" if cost.memory_mb is None else f"about {cost.memory_mb:,.0f} MB per seed running at a time"
-    table.add_row("memory", memory)
-    table.add_row("time", _estimate(experiment, config.scale, cost.steps, cost.seconds_per_step, seeds))
+    table.add_row("memory", _memory(cost.memory_mb, config.scale))
+    table.add_row("time", _estimate(experiment, config))
     tested = [claim.id for claim in experiment.claims if config.scale in claim.scales and config.max_steps is None]
     table.add_row("claims", f"{len(tested)} of {len(experiment.claims)} would be tested")
     for key, value in experiment.parameters().items():
@@ -72,15 +102,25 @@ def show_plan(config: Config) -> None:
     Console().print(table)
 
 
-def _estimate(experiment: Experiment, scale: str, steps: int, per_step: float | None, seeds: int) -> str:
-    import os
+def _memory(megabytes: float | None, scale: str) -> str:
+    if megabytes is None:
+        return "not stated"
+    text = f"about {megabytes:,.0f} MB per seed running at a time"
+    return text if scale != "paper" else f"not measured at this scale; {text} at the desk scale"
 
-    if per_step is not None and steps:
-        rounds = -(-seeds // max(1, min(seeds, os.cpu_count() or 1)))
-        return f"about {duration(rounds * (steps * per_step + 3))} (a step takes about {per_step:.3g} s on one core)"
+
+def _estimate(experiment: Experiment, config: Config) -> str:
+    """The time that the experiment states for the scale, in proportion to steps and seeds; else by its time per step."""
+    cost, seeds, scale = experiment.cost(), len(config.seeds), config.scale
     if scale in experiment.minutes:
-        return f"about {duration(60 * experiment.minutes[scale])} on two cores"
-    return "not stated"
+        standard = type(experiment).at(scale).cost().steps
+        share = seeds / experiment.seeds.get(scale, 1) * (cost.steps / standard if standard else 1)
+        seconds = 60 * experiment.minutes[scale] * share
+    elif cost.seconds_per_step is not None and cost.steps:
+        seconds = -(-seeds // 2) * (cost.steps * cost.seconds_per_step + 3)
+    else:
+        return "not stated"
+    return f"{'about' if config.max_steps is None else 'below'} {about(seconds)} on two cores"
 
 
 def show_outcome(outcome: Outcome) -> None:
@@ -111,10 +151,15 @@ def show_run(folder: RunFolder) -> None:
     for claim in summary["claims"]:
         table.add_row(*_claim_row(claim))
     console.print(table)
+    reasons = Counter((claim["status"], claim["reason"]) for claim in summary["claims"] if claim["reason"])
+    for (status, reason), count in reasons.items():
+        console.print(f"{count} {status}: {escape(reason)}", style="bright_black", soft_wrap=True)
     figures = sorted(folder.figures.glob("*.svg")) if folder.figures.exists() else []
     if figures:
         console.print(f"figures  {', '.join(escape(path.name) for path in figures)}", soft_wrap=True)
-    console.print(f"page     [bold]{escape(str(folder.report_file))}[/]", soft_wrap=True)
+    page = folder.report_file
+    where = f"[bold]{escape(str(page))}[/]" if page.exists() else "not written yet; `tangentlab show RUN --open` does"
+    console.print(f"page     {where}", soft_wrap=True)
 
 
 def _claim_row(claim: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -123,8 +168,6 @@ def _claim_row(claim: dict[str, Any]) -> tuple[str, str, str, str]:
     measured = number(claim["mean"])
     if claim["spread"] is not None:
         measured += f" ± {number(claim['spread'], 2)}"
-    if claim["reason"]:
-        measured += f" [bright_black]{escape(claim['reason'])}[/]"
     return verdict, escape(claim["sentence"]), measured, f"{relation(claim['relation'])} {number(claim['threshold'])}"
 
 

@@ -49,6 +49,14 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def about(seconds: float) -> str:
+    """An expected time in one unit: ``6 s``, ``5 min``, ``1.5 h``, ``14 days``."""
+    for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= (2 if unit == "days" else 1) * size:
+            return f"{float(f'{seconds / size:.2g}'):g} {unit}"
+    return f"{max(1, round(seconds))} s"
+
+
 def plain_text(value: Any) -> str:
     """A parameter's value as one would write it after ``--set``."""
     if isinstance(value, list):

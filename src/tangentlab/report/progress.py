@@ -60,7 +60,8 @@ class ProgressDisplay:
         """Say where the run is written, and when it was begun by another version than this one."""
         what = f"{self._config.experiment} at scale {self._config.scale}"
         seeds = ", ".join(map(str, self._config.seeds))
-        self._console.print(f"{escape(what)}, seeds {seeds}, in {escape(str(folder.path))}", soft_wrap=True)
+        word = "seed" if len(self._config.seeds) == 1 else "seeds"
+        self._console.print(f"{escape(what)}, {word} {seeds}, in {escape(str(folder.path))}", soft_wrap=True)
         before, now = (config.provenance.get("commit") for config in (folder.config(), self._config))
         if before != now:
             self._console.print(f"[yellow]begun at commit {before}, going on at {now}[/]", soft_wrap=True)

@@ -37,7 +37,12 @@ def load_all() -> None:
     if os.environ.get(ENVIRONMENT) and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # one's own experiment is mostly a file in the current folder
     for module in _module_names():
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise
+            raise SettingError(f"${ENVIRONMENT} names the module '{module}', which cannot be found") from error
 
 
 def all_experiments() -> list[type[Experiment]]:

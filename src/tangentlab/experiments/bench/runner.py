@@ -120,6 +120,14 @@ def finish(folder: RunFolder, failures: dict[int, str] | None = None) -> list[Ve
     return verdicts
 
 
+def redraw(folder: RunFolder) -> list[Verdict]:
+    """Judge, draw and report again what the folder holds; an error where the metrics are not there to do it from."""
+    if not folder.metrics_file.exists():
+        raise RunError(f"{folder.path} holds no metrics.jsonl to draw from: it is a result without its numbers")
+    with folder.lock():
+        return finish(folder)
+
+
 def _inline(folder: RunFolder, seeds: Sequence[int], report: Callable[[Event], None]) -> dict[int, str]:
     failures: dict[int, str] = {}
     for seed in seeds:

@@ -172,7 +172,7 @@ class FimQuality(Experiment):
         },
     }
     seeds = {"smoke": 1, "desk": 3, "paper": 1}
-    minutes = {"smoke": 0.1, "desk": 6, "paper": 20_000}
+    minutes = {"smoke": 0.1, "desk": 9, "paper": 20_000}
     notes = {
         "desk": "a residual network of 3 blocks with 16 to 64 channels (77,706 parameters) on CIFAR-10 at 16 x 16 "
         "pixels stands for ResNet50 on TinyImageNet; the Fisher matrix is that of 300 test images. The network has no "
