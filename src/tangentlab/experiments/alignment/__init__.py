@@ -1,8 +1,9 @@
 """Figures 6.1 to 6.6 and B.1 to B.8: tangent kernels that align with the task, and what it says about capacity."""
 
 from tangentlab.experiments.alignment.disk import DiskEigenfunctions
+from tangentlab.experiments.alignment.hierarchy import DepthHierarchy, EasyDifficult
 from tangentlab.experiments.alignment.initial_eigenvectors import InitialEigenvectors
 from tangentlab.experiments.alignment.norm_capacity import NormCapacity
 from tangentlab.experiments.alignment.supernat import SuperNat
 
-__all__ = ["DiskEigenfunctions", "InitialEigenvectors", "NormCapacity", "SuperNat"]
+__all__ = ["DepthHierarchy", "DiskEigenfunctions", "EasyDifficult", "InitialEigenvectors", "NormCapacity", "SuperNat"]

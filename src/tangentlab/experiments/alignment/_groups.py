@@ -1,0 +1,100 @@
+"""Training sets of easy and difficult examples, and the alignment of the tangent kernel with each of the two groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from tangentlab import NTK
+from tangentlab.alignment import Hierarchy, hierarchical_alignment
+from tangentlab.data import Dataset, label_noise, standardize
+from tangentlab.experiments import Batches, Lab, Training, geometric_steps, train
+from tangentlab.experiments._images import Points, Row, cross_entropy
+from tangentlab.experiments.alignment._shared import CENTRING
+
+Kind = Literal["random labels", "kmnist"]
+Source = Literal["digits", "mnist"]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Easy and difficult training examples of one problem, and the first of each, on which kernels are computed."""
+
+    data: Dataset
+    easy: Dataset
+    difficult: Dataset
+
+
+def mixture(lab: Lab, source: Source, kind: Kind, easy: int, difficult: int, probe: int) -> Mixture:
+    """``easy`` images with their labels, and ``difficult`` ones: other images with random labels, or of another script.
+
+    KMNIST images keep their own labels 0 to 9, so that each class holds a digit and a character. Beside the small digits,
+    which have no such other script, digits turned upside down stand for it.
+    """
+    images = lab.dataset(source).first(easy + difficult)
+    simple, rest = images.first(easy), images.take(torch.arange(easy, easy + difficult))
+    if kind == "random labels":
+        other, _ = label_noise(rest, 1.0, lab.generator("labels"), "random")
+    elif source == "mnist":
+        other = lab.dataset("kmnist", "test").first(difficult)
+    else:
+        other = replace(rest, inputs=rest.inputs.flip(-2))
+    both = Dataset(
+        torch.cat([simple.inputs, other.inputs]), torch.cat([simple.targets, other.targets]), source, classes=10
+    )
+    (both,) = standardize(both)
+    rows = torch.arange(len(both))
+    return Mixture(both, both.take(rows[:probe]), both.take(rows[easy : easy + probe]))
+
+
+def hierarchies(model: nn.Module, parts: Mixture, centrings: Sequence[str | None]) -> list[Hierarchy]:
+    """Alignment with the labels of training on both probes, once per centring."""
+    pairs = [(NTK(model, part.inputs, progress=False), part.targets) for part in (parts.easy, parts.difficult)]
+    return [hierarchical_alignment(pairs[0], pairs[1], center, 10) for center in centrings]
+
+
+def follow(lab: Lab, name: str, model: nn.Module, parts: Mixture, options: Any, **facts: Any) -> list[Row]:
+    """Train, and log the alignment of both groups at geometric steps."""
+
+    def record(training: Training) -> list[Row]:
+        centred, raw = hierarchies(model, parts, (CENTRING, None))
+        row = {"step": training.step, "easy": centred.easy, "difficult": centred.difficult, "ratio": centred.ratio}
+        row |= {"easy_raw": raw.easy, "difficult_raw": raw.difficult}
+        for group, part in (("easy", parts.easy), ("difficult", parts.difficult)):
+            with torch.no_grad():
+                row[f"{group}_accuracy"] = (model(part.inputs).argmax(1) == part.targets).float().mean().item()
+        lab.log("alignment", **facts, **row)
+        return [row]
+
+    points = Points(geometric_steps(options.steps, 5.0, options.ratio), record)
+    optimizer = torch.optim.SGD(model.parameters(), lr=options.rate, momentum=options.momentum)
+    batches = Batches(parts.data, min(options.batch, len(parts.data)), lab.seed)
+    train(model, batches, cross_entropy, optimizer, options.steps, lab=lab, name=name, callbacks=[points])
+    return points.rows
+
+
+def half_rise(rows: list[Row], key: str) -> float:
+    """The first step at which a curve is half way from its start to its largest value (at least 1)."""
+    values = np.array([row[key] for row in rows])
+    level = (values[0] + values.max()) / 2
+    return float(max(1, next(row["step"] for row, value in zip(rows, values, strict=True) if value >= level)))
+
+
+def steepest(rows: list[Row], key: str) -> float:
+    """The largest slope of a curve against the logarithm of the step, after the first measurement."""
+    later = [row for row in rows if row["step"] > 0]
+    steps, values = np.log([row["step"] for row in later]), np.array([row[key] for row in later])
+    return float((np.diff(values) / np.diff(steps)).max()) if len(later) > 1 else 0.0
+
+
+def duration(rows: list[Row], key: str) -> float:
+    """Steps during which a curve is above the middle of its start and its largest value."""
+    values = np.array([row[key] for row in rows])
+    level = (values[0] + values.max()) / 2
+    pairs = zip(rows, rows[1:], values, strict=False)
+    return float(sum(after["step"] - row["step"] for row, after, value in pairs if value >= level))

@@ -1,0 +1,257 @@
+"""Figures 6.4 and B.7: the tangent kernel aligns with easy examples first, and the more so the deeper the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments.alignment._groups import Kind, Source, duration, follow, half_rise, mixture, steepest
+from tangentlab.experiments.alignment._shared import step_axis
+from tangentlab.models import MLP
+from tangentlab.report.style import PALETTE, band, label, panels
+
+EASY, DIFFICULT = PALETTE[0], PALETTE[1]
+
+
+_COMMON: dict[str, Any] = {
+    "source": "digits",
+    "easy": 150,
+    "difficult": 60,
+    "probe": 10,
+    "batch": 20,
+    "steps": 12,
+    "ratio": 1.6,
+}
+
+
+@experiment
+class EasyDifficult(Experiment):
+    """Alignment on easy and difficult groups of the training set."""
+
+    name = "easy-difficult"
+    title = "The kernel aligns with easy examples first"
+    question = (
+        "When some training examples are easy and some difficult, does the tangent kernel align with the labels of both alike? "
+        "A network of six hidden layers learns 10,000 digits together with 1,000 difficult images: digits with random labels, "
+        "or characters of another script. The alignment is measured on 100 of each, with the labels used in training."
+    )
+    chapter = Chapter.ALIGNMENT
+    place = "§6.3.4, figure 6.4"
+    claims = tuple(
+        claim
+        for kind, tag in (("random labels", "random"), ("KMNIST", "kmnist"))
+        for claim in (
+            Claim(
+                f"6.4-{tag}-higher",
+                f"The alignment on easy examples rises higher than on difficult ones ({kind}).",
+                "largest CKA on the easy group over that on the difficult group",
+                ">=",
+                1.2,
+                "§6.3.4, figure 6.4",
+            ),
+            Claim(
+                f"6.4-{tag}-faster",
+                f"It rises faster ({kind}).",
+                "step of half the rise on the difficult group over that on the easy group",
+                ">=",
+                1.0,
+                "§6.3.4, figure 6.4",
+            ),
+        )
+    ) + (
+        Claim(
+            "6.4-kmnist-later",
+            "The alignment on KMNIST rises later in training.",
+            "growth of the CKA on the KMNIST group from the step of the easy group's half rise to its largest value",
+            ">=",
+            0.02,
+            "§6.3.4, figure 6.4, right",
+        ),
+    )
+    scales = {"smoke": {**_COMMON, "width": 12, "hidden": 2}, "paper": {"ratio": 1.15}}
+    seeds = {"smoke": 1, "desk": 3, "paper": 3}
+    minutes = {"smoke": 0.1, "desk": 6, "paper": 15}
+    notes = {
+        "desk": "as in the paper, with kernels at fewer steps. The paper does not tell the length of the training."
+    }
+
+    source: Source = "mnist"
+    easy: int = 10_000
+    difficult: int = 1_000
+    probe: int = 100
+    width: int = 80
+    hidden: int = 6
+    batch: int = 100
+    steps: int = 2_000
+    rate: float = 0.02
+    momentum: float = 0.9
+    ratio: float = 1.35
+
+    def cost(self) -> Cost:
+        """One step per update, of both problems."""
+        return Cost(2 * self.steps, 0.02, 700)
+
+    def run(self, lab: Lab) -> None:
+        """Both kinds of difficulty from the same initial network."""
+        kinds: tuple[tuple[Kind, str], ...] = (("random labels", "random"), ("kmnist", "kmnist"))
+        for kind, tag in kinds:
+            parts = mixture(lab, self.source, kind, self.easy, self.difficult, self.probe)
+            with lab.seeded("model"):
+                model = MLP((parts.data.inputs[0].numel(), *[self.width] * self.hidden, 10))
+            rows = follow(lab, kind, model, parts, self, kind=kind)
+            best = {key: max(row[key] for row in rows) for key in ("easy", "difficult")}
+            rise = {key: half_rise(rows, key) for key in ("easy", "difficult")}
+            lab.measure(f"6.4-{tag}-higher", best["easy"] / best["difficult"])
+            lab.measure(f"6.4-{tag}-faster", rise["difficult"] / rise["easy"])
+            if tag == "kmnist":
+                early = next(row["difficult"] for row in rows if row["step"] >= rise["easy"])
+                lab.measure("6.4-kmnist-later", best["difficult"] - early)
+
+    def draw(self, results: Results) -> Iterator[Picture]:
+        """Both groups along the training; the ratio; the uncentred twin."""
+        for suffix, name, title in (
+            ("", "figure-6.4", "CKA"),
+            ("_raw", "figure-6.4-uncentred", "alignment, not centred"),
+        ):
+            kinds = results.table("alignment").distinct("kind")
+            figure, axes = panels(len(kinds), 1 if suffix else 2)
+            for column, kind in enumerate(kinds):
+                for key, color in (("easy", EASY), ("difficult", DIFFICULT)):
+                    curves = results.curves("alignment", "step", key + suffix, kind=kind)
+                    band(axes[0, column], curves, key, color=color)
+                label(axes[0, column], "step", title, f"difficult: {kind}")
+                if not suffix:
+                    band(axes[1, column], results.curves("alignment", "step", "ratio", kind=kind), color=PALETTE[2])
+                    axes[1, column].axhline(1, color="#808793", linewidth=1, linestyle="--")
+                    label(axes[1, column], "step", "CKA easy / CKA difficult")
+            for axis in axes.flat:
+                step_axis(axis, self.steps)
+            handles, names = axes[0, 0].get_legend_handles_labels()
+            figure.legend(handles, names, loc="outside lower center", ncols=2)
+            yield Picture(
+                name,
+                figure,
+                "Alignment of the tangent kernel with the labels of training, on equally many easy and difficult training "
+                "examples, along the training"
+                + (", and below the ratio of the two" if not suffix else ", nothing centred")
+                + ". Mean over seeds, all seeds as a band.",
+            )
+
+
+@experiment
+class DepthHierarchy(Experiment):
+    """The same hierarchy for networks of several depths."""
+
+    name = "depth-hierarchy"
+    title = "Deeper networks separate easy from difficult examples more"
+    question = (
+        "Does depth change how the kernel's alignment treats easy and difficult examples? Networks of 3 to 9 hidden layers "
+        "with 60 units learn 10,000 digits together with 1,000 digits that carry random labels."
+    )
+    chapter = Chapter.ALIGNMENT
+    place = "App. B.4, figure B.7"
+    claims = (
+        Claim(
+            "B.7-later",
+            "In deeper networks the alignment starts later.",
+            "step of half the rise on the easy group, deepest over shallowest network",
+            ">=",
+            1.3,
+            "figure B.7",
+        ),
+        Claim(
+            "B.7-faster",
+            "Once it starts it rises faster.",
+            "largest slope of the easy group's CKA against the logarithm of the step, deepest over shallowest",
+            ">=",
+            1.2,
+            "figure B.7",
+        ),
+        Claim(
+            "B.7-ratio",
+            "The largest ratio of easy to difficult alignment is larger.",
+            "largest ratio, deepest over shallowest",
+            ">=",
+            1.2,
+            "figure B.7",
+        ),
+        Claim(
+            "B.7-shorter",
+            "The ratio is high for fewer iterations.",
+            "steps during which the ratio is above the middle of its start and its largest value, deepest over shallowest",
+            "<=",
+            1.0,
+            "figure B.7",
+        ),
+    )
+    scales = {"smoke": {**_COMMON, "width": 12, "depths": (1, 3)}, "paper": {"ratio": 1.15}}
+    seeds = {"smoke": 1, "desk": 3, "paper": 3}
+    minutes = {"smoke": 0.1, "desk": 10, "paper": 30}
+    notes = {
+        "desk": "as in the paper, with kernels at fewer steps. The paper tells neither the depths nor the length of the "
+        "training; here 3, 5, 7 and 9 hidden layers.",
+    }
+
+    depths: tuple[int, ...] = (3, 5, 7, 9)
+    source: Source = "mnist"
+    easy: int = 10_000
+    difficult: int = 1_000
+    probe: int = 100
+    width: int = 60
+    batch: int = 100
+    steps: int = 2_000
+    rate: float = 0.01
+    momentum: float = 0.9
+    ratio: float = 1.35
+
+    def cost(self) -> Cost:
+        """One step per update, of all depths."""
+        return Cost(len(self.depths) * self.steps, 0.02, 700)
+
+    def run(self, lab: Lab) -> None:
+        """All depths on the same data."""
+        parts = mixture(lab, self.source, "random labels", self.easy, self.difficult, self.probe)
+        found = {}
+        for depth in self.depths:
+            with lab.seeded("model", depth):
+                model = MLP((parts.data.inputs[0].numel(), *[self.width] * depth, 10))
+            found[depth] = follow(lab, f"depth {depth}", model, parts, self, depth=depth)
+        shallow, deep = found[self.depths[0]], found[self.depths[-1]]
+        lab.measure("B.7-later", half_rise(deep, "easy") / half_rise(shallow, "easy"))
+        lab.measure("B.7-faster", steepest(deep, "easy") / max(steepest(shallow, "easy"), 1e-6))
+        peaks = [max(row["ratio"] for row in rows) for rows in (deep, shallow)]
+        lab.measure("B.7-ratio", peaks[0] / peaks[1])
+        lab.measure("B.7-shorter", duration(deep, "ratio") / max(duration(shallow, "ratio"), 1.0))
+
+    def draw(self, results: Results) -> Iterator[Picture]:
+        """Seeds in columns and depths in rows, as in the paper."""
+        depths, seeds = results.table("alignment").distinct("depth"), results.seeds
+        figure, axes = panels(len(seeds) + 1, len(depths), width=2.5, height=1.9, sharex=True)
+        for row, depth in enumerate(depths):
+            for column, seed in enumerate(seeds):
+                table = results.table("alignment", depth=depth, seed=seed)
+                for key, color in (("easy", EASY), ("difficult", DIFFICULT)):
+                    axes[row, column].plot(table["step"], table[key], color=color, label=key)
+                axes[row, column].set_ylim(bottom=0)
+                title = f"seed {seed}" if row == 0 else None
+                label(axes[row, column], "step" if row == len(depths) - 1 else "", "CKA", title)
+            band(axes[row, -1], results.curves("alignment", "step", "ratio", depth=depth), color=PALETTE[2])
+            label(
+                axes[row, -1],
+                "step" if row == len(depths) - 1 else "",
+                "easy / difficult",
+                "ratio" if row == 0 else None,
+            )
+            axes[row, 0].set_ylabel(f"{depth} hidden layers\nCKA")
+        for axis in axes.flat:
+            step_axis(axis, self.steps)
+        handles, names = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=2)
+        yield Picture(
+            "figure-b.7",
+            figure,
+            "Alignment of the tangent kernel with the labels of training on easy digits and on digits with random labels, for "
+            "networks of several depths (rows) and seeds (columns). Right: the ratio of the two, mean over seeds, all seeds as "
+            "a band.",
+        )
