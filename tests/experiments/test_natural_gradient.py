@@ -9,11 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab import FIM_Empirical, PMatDense, PMatEKFAC, PMatKFAC, per_example_grads
-from tangentlab.experiments import Batches, Lab, find
+from tangentlab.experiments import Batches, Lab, Training, find
 from tangentlab.experiments.bench.folder import RunFolder
 from tangentlab.experiments.bench.runner import make_config
 from tangentlab.experiments.natural_gradient import race
 from tangentlab.experiments.natural_gradient.amortization import Amortization, pixel_losses, spectrum_distance
+from tangentlab.experiments.natural_gradient.convolutional import (
+    ConvolutionalRace,
+    Resnet34Optimizers,
+    Vgg11Optimizers,
+)
+from tangentlab.experiments.natural_gradient.convolutional_claims import SCHEDULED, measure
 from tangentlab.experiments.natural_gradient.eigenbasis import chance, correlations, mean_off_diagonal, relative_error
 from tangentlab.experiments.natural_gradient.ellipse import axes_of, true_scales
 from tangentlab.models import AutoEncoder
@@ -157,3 +163,91 @@ def test_spectra_of_a_fresh_basis_are_those_of_the_matrices_written_out():
     assert found["kfac"] == pytest.approx(spectrum_distance(exact, kronecker), rel=1e-8)
     assert found["ekfac"] == pytest.approx(spectrum_distance(exact, scales), rel=1e-8)
     assert found["ekfac-ra"] == pytest.approx(spectrum_distance(exact, block.scale), rel=1e-8)
+
+
+def test_losses_at_equal_times_are_the_best_ones_before_the_first_training_ends():
+    one = [row(0, 3.0), row(1, 2.0), row(2, 1.0)]
+    slow = [{**row(epoch, train), "seconds": 3.0 * epoch} for epoch, train in ((0, 3.0), (1, 1.5), (2, 0.5))]
+    assert race.equal_time(one, slow) == (1.0, 1.5)
+    assert race.best_at(one, -1.0) == race.BAD
+
+
+def test_halving_is_a_function_of_the_updates_that_are_done():
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.8)
+    halve, rates = race.halving(0.8, 3), []
+    state = Training(nn.Linear(1, 1), optimizer, Batches((torch.zeros(4, 1),), 2, 0), 7)
+    for step in range(7):  # the hook runs before the update is counted
+        state.step = step
+        rates.append(optimizer.param_groups[0]["lr"])
+        halve(optimizer, state)
+    assert rates == [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2]
+
+
+def image_rows(experiment: ConvolutionalRace, key: str, batch: int, losses: list[float], pace: float) -> list[race.Row]:
+    """A training whose losses are given, with ``pace`` seconds per epoch."""
+    own = {"method": key, "batch": batch, "first": 0.1, "second": 0.1}
+    per_epoch = experiment.images // batch
+    return [
+        {
+            **own,
+            "epoch": e,
+            "updates": e * per_epoch,
+            "seconds": e * pace,
+            "train": loss,
+            "valid": loss,
+            "error": 0.1 * loss,
+        }
+        for e, loss in enumerate(losses)
+    ]
+
+
+def vgg_rows(experiment: ConvolutionalRace) -> list[race.Row]:
+    """EKFAC-ra first, then EKFAC, which is slow, KFAC, and the others behind."""
+    losses = {"ekfac-ra": [2.0, 0.8, 0.4], "ekfac": [2.0, 1.0, 0.5], "kfac": [2.0, 1.5, 1.0]}
+    rows = [image_rows(experiment, key, 500, found, 4.0 if key == "ekfac" else 1.0) for key, found in losses.items()]
+    rows += [image_rows(experiment, key, 200, [2.0, 1.8, 1.6], 1.0) for key in experiment.rivals]
+    rows += [image_rows(experiment, key, size, [2.0, 1.0, 0.5], 1.0) for key in losses for size in (50, 200)]
+    return [found for part in rows for found in part]
+
+
+def test_every_claim_of_the_convolutional_races_is_measured_and_one_that_was_made_true_holds():
+    experiment = Vgg11Optimizers(epochs=2)
+    rows = vgg_rows(experiment)
+    halved = [
+        found
+        for found in rows
+        if found["method"] in SCHEDULED and found["batch"] == experiment.batch_of(found["method"])
+    ]
+    values = measure(experiment, rows, halved)
+    assert set(values) == {claim.id for claim in experiment.claims}
+    assert values["4.5-ekfac-kfac"] == 1.0 and values["4.5-ra-sgd-bn"] == 1.0
+    assert values["4.5-ra-kfac-time"] == pytest.approx(0.4 / 1.0)
+    assert values["4.5-ekfac-kfac-time"] == pytest.approx(2.0 / 1.0)  # EKFAC's first epoch ends after KFAC's second
+    assert values["4.5-kfac-catches-ekfac"] == pytest.approx(2.0 / 8.0)
+    assert values["4.5-kfac-catches-ra"] == race.BAD / 2.0
+    assert values["4.5-ekfac-kfac-validation"] == pytest.approx(0.05 - 0.1)
+    gain = (np.log(1.5 / 1.0) + np.log(1.0 / 0.5)) / 2
+    assert values["A.1-batch"] == pytest.approx(-gain) and values["A.2-updates"] == pytest.approx(gain)
+    assert values["A.2-time"] == pytest.approx(np.log(1.0 / 2.0))
+
+
+def test_the_gain_of_a_residual_network_is_the_smallest_over_batch_sizes():
+    experiment = Resnet34Optimizers(epochs=2)
+    rows = [found for found in vgg_rows(Vgg11Optimizers(epochs=2)) if found["method"] not in ("ekfac", "sgd")]
+    values = measure(experiment, rows, [found for found in rows if found["batch"] != 50])
+    assert set(values) == {claim.id for claim in experiment.claims}
+    assert values["A.3-batch"] == 0 and values["4.6-ra-kfac"] == 1.0
+
+
+def test_every_method_has_as_many_settings_and_networks_of_natural_gradients_have_no_norm():
+    for kind in (Vgg11Optimizers, Resnet34Optimizers):
+        experiment = kind()
+        methods = experiment.methods()
+        assert {method.key for method in methods} == {*experiment.family, *experiment.rivals}
+        assert {len(experiment.grid(method.key)) for method in methods} == {4}
+        norms = {method.key: method.norm for method in methods}
+        assert not any(norms[key] for key in (*experiment.family, "soap")) and norms["adam"] and norms["sgd-bn"]
+        for norm in (False, True):
+            net = experiment.network(3, norm)
+            assert any(isinstance(module, nn.BatchNorm2d) for module in net.modules()) == norm

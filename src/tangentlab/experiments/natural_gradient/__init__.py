@@ -2,7 +2,15 @@
 
 from tangentlab.experiments.natural_gradient.amortization import Amortization
 from tangentlab.experiments.natural_gradient.autoencoder import AutoencoderOptimizers
+from tangentlab.experiments.natural_gradient.convolutional import Resnet34Optimizers, Vgg11Optimizers
 from tangentlab.experiments.natural_gradient.eigenbasis import KfacEigenbasis
 from tangentlab.experiments.natural_gradient.ellipse import RescalingEllipse
 
-__all__ = ["Amortization", "AutoencoderOptimizers", "KfacEigenbasis", "RescalingEllipse"]
+__all__ = [
+    "Amortization",
+    "AutoencoderOptimizers",
+    "KfacEigenbasis",
+    "RescalingEllipse",
+    "Resnet34Optimizers",
+    "Vgg11Optimizers",
+]

@@ -25,17 +25,16 @@ from tangentlab.experiments import (
 )
 from tangentlab.experiments import train as train_model
 from tangentlab.experiments._images import Points, Row
-from tangentlab.experiments.natural_gradient.autoencoder import load_images, make_field, natural, reconstruction
+from tangentlab.experiments.natural_gradient.autoencoder import load_images, make_field, reconstruction
+from tangentlab.experiments.natural_gradient.competitors import COLORS, NATURAL, natural
 from tangentlab.experiments.natural_gradient.race import BAD, Method, compete, envelope, grid, logged
 from tangentlab.models import AutoEncoder
 from tangentlab.optim import EKFACra, NaturalSGD
 from tangentlab.optim.block import Block
-from tangentlab.report.style import PALETTE, label, legend_below, panels, quantity
+from tangentlab.report.style import label, legend_below, panels, quantity
 
 Array = NDArray[Any]
 FIGURE = "§4.4.1, figure 4.4"
-NAMES = {"kfac": "KFAC", "ekfac": "EKFAC", "ekfac-ra": "EKFAC-ra"}
-COLORS = {"kfac": PALETTE[1], "ekfac": PALETTE[0], "ekfac-ra": PALETTE[2]}
 NEVER = 10**9
 
 
@@ -162,7 +161,7 @@ class Amortization(Experiment):
 
     def _contests(self) -> Iterator[tuple[Method, int]]:
         """Every method with every period, KFAC with period 1 as well."""
-        for key, name in NAMES.items():
+        for key, name in NATURAL.items():
             for period in (1, *self.periods) if key == "kfac" else self.periods:
                 yield natural(key, name, COLORS[key], period), period
 
@@ -230,7 +229,7 @@ class Amortization(Experiment):
                 lab.not_tested(claim, "too few epochs")
             return
         half = rows[len(rows) // 2 :]
-        means = {key: float(np.mean([row[key] for row in half])) for key in NAMES}
+        means = {key: float(np.mean([row[key] for row in half])) for key in NATURAL}
         lab.measure("4.4-spectrum-ekfac", means["ekfac"] / means["kfac"])
         lab.measure("4.4-spectrum-ra", means["ekfac-ra"] / means["kfac"])
 
@@ -239,16 +238,16 @@ class Amortization(Experiment):
         rows = logged(results, "periods")
         figure, ((left, middle, right),) = panels(3)
         styles = dict(zip((1, *self.periods), ("-", "-", "--", ":"), strict=False))
-        for key in NAMES:
+        for key in NATURAL:
             for period in sorted({row["period"] for row in rows if row["method"] == key}):
                 own = [row for row in rows if row["method"] == key and row["period"] == period]
                 best = {epoch: value for epoch, value in envelope(own).items() if value < BAD}
                 clock = {epoch: min(r["seconds"] for r in own if r["epoch"] == epoch) for epoch in best}
                 look: dict[str, Any] = {"color": COLORS[key], "linestyle": styles.get(period, "-.")}
                 look["linewidth"] = 0.9 if period == 1 else 1.8
-                left.plot(list(best), list(best.values()), label=f"{NAMES[key]}, {period}", **look)
+                left.plot(list(best), list(best.values()), label=f"{NATURAL[key]}, {period}", **look)
                 middle.plot([clock[epoch] for epoch in best], list(best.values()), **look)
-        for key, name in NAMES.items():
+        for key, name in NATURAL.items():
             table = results.table("spectrum")
             if len(table):
                 right.plot(table["epoch"], table[key], color=COLORS[key], label=name)

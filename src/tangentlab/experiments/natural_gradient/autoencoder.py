@@ -12,6 +12,7 @@ from tangentlab.data import Dataset, downscale
 from tangentlab.experiments import Batches, Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._images import Row, some_of
 from tangentlab.experiments.natural_gradient import autoencoder_figures as figures
+from tangentlab.experiments.natural_gradient.competitors import COLORS, NATURAL, adam, natural, sgd, soap
 from tangentlab.experiments.natural_gradient.race import (
     Field,
     Method,
@@ -24,41 +25,14 @@ from tangentlab.experiments.natural_gradient.race import (
     winner,
 )
 from tangentlab.models import AutoEncoder
-from tangentlab.optim import SOAP, NaturalSGD
-from tangentlab.report.style import PALETTE
 
 FIGURE = "§4.4.1, figure 4.3"
 
 
-def natural(key: str, name: str, color: str, period: int) -> Method:
-    """A method on natural gradients: learning rate and damping, constant during training."""
-
-    def make(model: nn.Module, lr: float, damping: float) -> torch.optim.Optimizer:
-        return NaturalSGD(model, lr=lr, momentum=0.9, preconditioner=key, damping=damping, period=period)
-
-    return Method(key, name, "learning rate", "damping", make, color=color)
-
-
 def methods(period: int) -> list[Method]:
-    """The competitors. Each has two hyper-parameters."""
-
-    def sgd(model: nn.Module, lr: float, one_minus: float) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=lr, momentum=1 - one_minus)
-
-    def adam(model: nn.Module, lr: float, one_minus: float) -> torch.optim.Optimizer:
-        return torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 1 - one_minus))
-
-    def soap(model: nn.Module, lr: float, one_minus: float) -> torch.optim.Optimizer:
-        return SOAP(model.parameters(), lr=lr, betas=(0.95, 1 - one_minus), weight_decay=0.0, period=10)
-
-    return [
-        natural("ekfac", "EKFAC", PALETTE[0], period),
-        natural("ekfac-ra", "EKFAC-ra", PALETTE[2], period),
-        natural("kfac", "KFAC", PALETTE[1], period),
-        Method("sgd", "SGD + momentum + BN", "learning rate", "1 - momentum", sgd, norm=True, color=PALETTE[4]),
-        Method("adam", "Adam + BN", "learning rate", "1 - beta2", adam, norm=True, color=PALETTE[3]),
-        Method("soap", "SOAP", "learning rate", "1 - beta2", soap, color=PALETTE[5]),
-    ]
+    """The competitors."""
+    family = [natural(key, name, COLORS[key], period) for key, name in NATURAL.items()]
+    return [*family, sgd("sgd", norm=True), adam(), soap()]
 
 
 def reconstruction(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:

@@ -91,7 +91,7 @@ def compete(
     def record(training: Training) -> list[Row]:
         with evaluation(model, field.batches, lab.capped(5)):
             scores = {key: value if math.isfinite(value) else BAD for key, value in field.score(model).items()}
-        row = {**own, "epoch": round(training.epoch), "seconds": training.seconds, **scores}
+        row = {**own, "epoch": round(training.epoch), "updates": training.step, "seconds": training.seconds, **scores}
         lab.log(table, **row)
         return [row]
 
@@ -149,6 +149,27 @@ def reaches(rows: Iterable[Row], goal: float, unit: str = "epoch") -> float:
     """The first epoch (or second) at which a curve is at or below a goal; infinite epochs are `BAD`."""
     found = [float(row[unit]) for row in rows if row["train"] <= goal]
     return min(found, default=BAD)
+
+
+def best_at(rows: Iterable[Row], seconds: float) -> float:
+    """The best training loss over the grid that was reached within so much time."""
+    return min((row["train"] for row in rows if row["seconds"] <= seconds), default=BAD)
+
+
+def equal_time(one: list[Row], other: list[Row]) -> tuple[float, float]:
+    """Best training losses of two methods by the time at which the first of their selected trainings ends."""
+    end = min(curve(rows, winner(rows))[-1]["seconds"] for rows in (one, other))
+    return best_at(one, end), best_at(other, end)
+
+
+def halving(rate: float, updates: int) -> Callable[[torch.optim.Optimizer, Training], None]:
+    """An ``after_update`` that halves the learning rate every so many updates."""
+
+    def halve(optimizer: torch.optim.Optimizer, training: Training) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = rate * 0.5 ** ((training.step + 1) // updates)
+
+    return halve
 
 
 def curve(rows: Iterable[Row], point: tuple[float, float], **conditions: Any) -> list[Row]:

@@ -1,0 +1,52 @@
+"""The optimizers that race each other in chapter 4; each has two hyper-parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from tangentlab.experiments.natural_gradient.race import Method
+from tangentlab.optim import SOAP, NaturalSGD
+from tangentlab.report.style import PALETTE
+
+NATURAL = {"ekfac": "EKFAC", "ekfac-ra": "EKFAC-ra", "kfac": "KFAC"}
+COLORS = {"ekfac": PALETTE[0], "ekfac-ra": PALETTE[2], "kfac": PALETTE[1]}
+
+
+def natural(key: str, name: str, color: str, period: int, **options: Any) -> Method:
+    """A method on natural gradients: learning rate and damping; ``options`` are those of the preconditioner."""
+
+    def make(model: nn.Module, lr: float, damping: float) -> torch.optim.Optimizer:
+        return NaturalSGD(model, lr=lr, momentum=0.9, preconditioner=key, damping=damping, period=period, **options)
+
+    return Method(key, name, "learning rate", "damping", make, color=color)
+
+
+def sgd(key: str, norm: bool) -> Method:
+    """SGD with momentum, with batch norm in the network or without."""
+
+    def make(model: nn.Module, lr: float, one_minus: float) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=lr, momentum=1 - one_minus)
+
+    name, color = ("SGD + momentum + BN", PALETTE[4]) if norm else ("SGD + momentum", PALETTE[6])
+    return Method(key, name, "learning rate", "1 - momentum", make, norm=norm, color=color)
+
+
+def adam() -> Method:
+    """Adam on a network with batch norm."""
+
+    def make(model: nn.Module, lr: float, one_minus: float) -> torch.optim.Optimizer:
+        return torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 1 - one_minus))
+
+    return Method("adam", "Adam + BN", "learning rate", "1 - beta2", make, norm=True, color=PALETTE[3])
+
+
+def soap() -> Method:
+    """SOAP on a network without batch norm."""
+
+    def make(model: nn.Module, lr: float, one_minus: float) -> torch.optim.Optimizer:
+        return SOAP(model.parameters(), lr=lr, betas=(0.95, 1 - one_minus), weight_decay=0.0, period=10)
+
+    return Method("soap", "SOAP", "learning rate", "1 - beta2", make, color=PALETTE[5])
