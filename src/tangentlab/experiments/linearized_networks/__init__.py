@@ -1,0 +1,7 @@
+"""Figures 5.3 and 5.4, and the experiments on linearized networks: eigenfunctions, energy, directions."""
+
+from tangentlab.experiments.linearized_networks.directions import NeuralDirections
+from tangentlab.experiments.linearized_networks.energy import EnergyConcentration
+from tangentlab.experiments.linearized_networks.quadratic import QuadraticRegimes
+
+__all__ = ["EnergyConcentration", "NeuralDirections", "QuadraticRegimes"]
