@@ -86,6 +86,10 @@ class Budget:
         expected = self.training + left * median(self._laps)
         return (max(self.share * expected, self.free_seconds) - self.spent) / max(snapshots, 1)
 
+    def earned(self, seconds: float) -> bool:
+        """Whether so many seconds more are paid for by the training so far, or are still free."""
+        return self.spent + seconds <= max(self.share * self.training, self.free_seconds)
+
     def predicted(self, size: Size, seconds_of: Callable[[Size], float]) -> float:
         """Seconds of a snapshot of this size, scaled from the last one that was measured.
 

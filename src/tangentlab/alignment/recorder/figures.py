@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from tangentlab.experiments import Picture
 from tangentlab.report.style import INK, PALETTE, house_style, label, panels, quantity
@@ -17,7 +18,8 @@ from tangentlab.report.style import INK, PALETTE, house_style, label, panels, qu
 if TYPE_CHECKING:
     from tangentlab.alignment.recorder.recording import Recording
 
-LINES = ("-", "--", ":", "-.")
+Line = Literal["-", "--", ":", "-."]
+LINES: tuple[Line, ...] = ("-", "--", ":", "-.")
 LAYERS_NAMED = 24
 STEPS = "training step"
 
@@ -44,8 +46,8 @@ def training(recording: Recording) -> Picture | None:
         recording,
         "training",
         [
-            ("loss", quantity("mean loss", "nats"), "loss", False),
-            ("accuracy", "share of right answers", "accuracy", False),
+            ("loss", quantity("mean loss", "nats"), "loss"),
+            ("accuracy", "share of right answers", "accuracy"),
         ],
         "Loss and accuracy on the probes.",
     )
@@ -56,7 +58,7 @@ def alignment(recording: Recording) -> Picture | None:
     return _by_probe(
         recording,
         "alignment",
-        [("cka", "CKA with the labels", "centred", False), ("ka", "KA with the labels", "not centred", False)],
+        [("cka", "CKA with the labels", "centred"), ("ka", "KA with the labels", "not centred")],
         "Alignment of the tangent kernel with the labels, between 0 and 1. It rises where the network's gradients come to "
         "tell the classes apart. Left: features centred per output; right: as they are.",
     )
@@ -94,7 +96,7 @@ def spectrum(recording: Recording) -> Picture | None:
     probes = [probe for probe in recording.probes if f"{probe}/effective_rank" in recording.names]
     if not probes:
         return None
-    figure, ((values, ranks, shares),) = panels(3)
+    figure, ((values, ranks, shares),) = panels(3, height=3.5)
     for line, probe in zip(_lines(probes), probes, strict=True):
         for color, name in zip(PALETTE, ("max", "mean", "median"), strict=False):
             _curve(values, recording, f"{probe}/{name}", name, color, line)
@@ -108,9 +110,8 @@ def spectrum(recording: Recording) -> Picture | None:
     label(shares, STEPS, "share of the trace", "in the largest")
     _finish(figure, recording, [values, ranks, shares], probes)
     for axes in (values, shares):
-        lines = [one for one in axes.get_lines() if one.get_linestyle() == "-"]
-        lines = [one for one in lines if not str(one.get_label()).startswith("_")]
-        _legend(axes, [(one.get_color(), str(one.get_label())) for one in lines])
+        lines = {str(one.get_label()): str(one.get_color()) for one in axes.get_lines()}
+        _legend(axes, [(color, "-", text) for text, color in lines.items() if not text.startswith("_")])
     return Picture(
         "spectrum",
         figure,
@@ -122,9 +123,9 @@ def spectrum(recording: Recording) -> Picture | None:
 def linearity(recording: Recording) -> Picture | None:
     """Similarity with the start of training."""
     shown = [
-        ("ntk_similarity", "KA with the first kernel", "tangent kernel", False),
-        ("sign_similarity", "share of equal signs", "ReLU patterns", False),
-        ("representation_similarity", "KA with the first", "last representation", False),
+        ("ntk_similarity", "KA with the first kernel", "tangent kernel"),
+        ("sign_similarity", "share of equal signs", "ReLU patterns"),
+        ("representation_similarity", "KA with the first", "last representation"),
     ]
     return _by_probe(
         recording,
@@ -148,8 +149,8 @@ def complexity(recording: Recording) -> Picture | None:
     label(path, STEPS, "parameter norm", "path of the parameters")
     label(norm, STEPS, "√tr K", "tangent features")
     _finish(figure, recording, [flow, path, norm], [])
-    _legend(flow, [(PALETTE[0], "every step"), (PALETTE[1], "between snapshots")])
-    _legend(path, [(PALETTE[0], "length"), (PALETTE[1], "distance from start")])
+    _legend(flow, [(PALETTE[0], "-", "every step"), (PALETTE[1], "--", "between snapshots")])
+    _legend(path, [(PALETTE[0], "-", "length"), (PALETTE[1], "--", "distance from start")])
     return Picture(
         "complexity",
         figure,
@@ -161,8 +162,8 @@ def complexity(recording: Recording) -> Picture | None:
 def curvature(recording: Recording) -> Picture | None:
     """Traces of Fisher matrix and Hessian."""
     shown = [
-        ("fisher_trace", "trace", "Fisher matrix", False),
-        ("hessian_trace", "trace", "Hessian of the loss", False),
+        ("fisher_trace", "trace", "Fisher matrix"),
+        ("hessian_trace", "trace", "Hessian of the loss"),
     ]
     return _by_probe(
         recording,
@@ -175,7 +176,7 @@ def curvature(recording: Recording) -> Picture | None:
 def cost(recording: Recording) -> Picture | None:
     """Seconds of every snapshot and the overhead so far."""
     rows = recording.snapshots
-    figure, ((seconds, share),) = panels(2)
+    figure, ((seconds, share),) = panels(2, height=3.5)
     parts = list(dict.fromkeys(part for row in rows for part in row["parts"]))
     below, places = np.zeros(len(rows)), np.arange(len(rows))
     for color, part in zip(PALETTE, parts, strict=False):
@@ -191,25 +192,24 @@ def cost(recording: Recording) -> Picture | None:
     share.set_yscale("log")
     _step_axis(share, recording)
     label(share, STEPS, quantity("recorder / training time", "%"), "overhead so far")
-    _legend(seconds, list(zip(PALETTE, parts, strict=False)))
+    handles = [
+        Line2D([], [], color=color, linewidth=5, label=part) for color, part in zip(PALETTE, parts, strict=False)
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
     return Picture(
         "cost", figure, "What the recorder cost: seconds of every snapshot, and all of it over the training time."
     )
 
 
-def _by_probe(
-    recording: Recording, name: str, shown: Sequence[tuple[str, str, str, bool]], caption: str
-) -> Picture | None:
-    """One panel per quantity (key, axis, title, logarithmic), one line per probe."""
+def _by_probe(recording: Recording, name: str, shown: Sequence[tuple[str, str, str]], caption: str) -> Picture | None:
+    """One panel per quantity (key, axis, title), one line per probe."""
     found = [one for one in shown if any(f"{probe}/{one[0]}" in recording.names for probe in recording.probes)]
     if not found:
         return None
     figure, (axes,) = panels(len(found))
-    for panel, (key, axis, title, logarithmic) in zip(axes, found, strict=True):
+    for panel, (key, axis, title) in zip(axes, found, strict=True):
         for color, line, probe in zip(PALETTE, _lines(recording.probes), recording.probes, strict=False):
             _curve(panel, recording, f"{probe}/{key}", probe, color, line)
-        if logarithmic:
-            panel.set_yscale("log")
         label(panel, STEPS, axis, title)
     present = [p for p in recording.probes if any(f"{p}/{one[0]}" in recording.names for one in found)]
     _finish(figure, recording, list(axes), present, colors=True)
@@ -222,7 +222,7 @@ def _curve(axes: Axes, recording: Recording, name: str, text: str, color: str, l
         axes.plot(steps, values, line, color=color, label=text, marker="o", markersize=2.8)
 
 
-def _lines(probes: Sequence[str]) -> list[str]:
+def _lines(probes: Sequence[str]) -> list[Line]:
     return [LINES[number % len(LINES)] for number in range(len(probes))]
 
 
@@ -237,8 +237,6 @@ def _finish(
                 panel.axvline(after["step"], color=INK, alpha=0.35, linewidth=1, linestyle=(0, (1, 2)))
     if len(probes) > 1:
         chosen = PALETTE if colors else (INK,) * len(probes)
-        from matplotlib.lines import Line2D
-
         handles = [
             Line2D([], [], color=color, linestyle=line, label=probe)
             for color, line, probe in zip(chosen, _lines(probes), probes, strict=False)
@@ -252,19 +250,21 @@ def _step_axis(axes: Axes, recording: Recording) -> None:
     if steps and steps[-1] > 10 * steps[0]:
         axes.set_xscale("symlog", linthresh=steps[0])
         axes.set_xlim(left=-0.15 * steps[0])
+        powers = [10**power for power in range(len(str(steps[-1]))) if 10**power >= steps[0]]
+        axes.xaxis.set_major_locator(FixedLocator([0, *powers]))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
 
 
-def _legend(axes: Axes, entries: Sequence[tuple[str, str]]) -> None:
-    """Coloured names above the panel, beside nothing that is drawn."""
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], color=color, label=text) for color, text in entries]
+def _legend(axes: Axes, entries: Sequence[tuple[str, Line, str]]) -> None:
+    """(colour, line, name) below the axis label, two or three in a row."""
+    handles = [Line2D([], [], color=color, linestyle=line, label=text) for color, line, text in entries]
     axes.legend(
         handles=handles,
         loc="upper center",
-        bbox_to_anchor=(0.5, -0.22),
+        bbox_to_anchor=(0.5, -0.2),
         ncols=min(3, len(entries)),
         borderaxespad=0.0,
         columnspacing=1.0,

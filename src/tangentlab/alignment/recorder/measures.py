@@ -16,33 +16,23 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tangentlab.alignment.recorder.curvature import curvature
+from tangentlab.alignment.recorder.likelihoods import likelihood_for
 from tangentlab.alignment.recorder.probes import View
 from tangentlab.alignment.similarity import ka, label_alignment
 from tangentlab.alignment.spectrum import kernel_spectrum
-from tangentlab.curvatures import Hessian
-from tangentlab.engine.likelihood import Likelihood, likelihood_of
+from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.losses import loss_of
-from tangentlab.engine.rows import MonteCarlo, Rows
 from tangentlab.errors import InputError
+from tangentlab.linearized.probes import observed, representation_module
 from tangentlab.objects.fmat import FMatDense
 
 Measure = Callable[[View], dict[str, float]]
 SHARES = (0.04, 0.08, 0.16)
 """Shares of the eigenvalues whose part of the trace is measured; T_40, T_80 and T_160 of 1,000 rows."""
 CENTRE = "per_output"
-
-
-def likelihood_for(view: View, likelihood: str | Likelihood | None) -> Likelihood | None:
-    """What was given, else what the labels suggest: classes, two classes of a single output, or real targets."""
-    if likelihood is not None:
-        return likelihood_of(likelihood)
-    if view.labels is None:
-        return None
-    if view.labels.is_floating_point():
-        return likelihood_of("regression")
-    return likelihood_of("binary" if view.logits[0].numel() == 1 else "classification")
 
 
 def performance(view: View, likelihood: str | Likelihood | None = None) -> dict[str, float]:
@@ -90,36 +80,35 @@ def alignment(view: View) -> dict[str, float]:
 
 
 def linearity(view: View) -> dict[str, float]:
-    """KA of the kernel and that of the first snapshot, 1 where training is linear."""
-    kernel = view.kernel
-    start = view.memory.setdefault("kernel", kernel.data.cpu().clone())
-    outputs, examples = kernel.sizes[:2]
-    part = FMatDense(start[:outputs, :examples, :outputs, :examples].to(kernel.data.device))
-    return {"ntk_similarity": ka(kernel, part)}
+    """Three numbers that are 1 at the first snapshot, and stay 1 in linear training (see `LinearityProbe`).
 
-
-def curvature(
-    view: View, likelihood: str | Likelihood | None = None, draws: int = 1, products: int = 1
-) -> dict[str, float]:
-    """Unbiased estimates of the traces of the Fisher matrix and of the Hessian of the loss.
-
-    ``E |J_i^T g_i|^2 = tr J_i^T F_i J_i`` for g_i the score of a label drawn from the model: one backward per draw. The
-    Hessian takes one product with a vector of random signs (about four forward passes) for each of ``products``.
+    KA of the kernel and of the representation (the input of the last linear layer, else the outputs) with those of the first
+    snapshot, and the share of ReLU units whose status, 0 or positive, is that of the first. Smaller probes are compared with
+    the same part of the first.
     """
-    kind = likelihood_for(view, likelihood)
-    if kind is None or view.labels is None:
-        return {}
-    network = view.call.network(view.model)
-    rows = Rows(network, view.batch, MonteCarlo(kind, draws, view.generator), progress=False)
-    examples = len(view.logits)
-    norms = [factor.squared_norms().double().sum() for chunk in rows for factor in chunk.factors.values()]
-    rows.release()
-    hessian = Hessian(view.model, view.batch, loss=kind, progress=False, **view.call.options())
-    estimate = hessian.estimate_trace(products, method="hutchinson", generator=view.generator)
-    return {
-        "fisher_trace": float(torch.stack(norms).sum()) / examples,
-        "hessian_trace": float(estimate.estimate),
+    signs, features = observed(view.model, view.batch, _representation(view), view.call.forward)
+    rows = features.flatten(1).double()
+    count = len(rows)
+    patterns = [sign.flatten(1) for sign in signs if len(sign) == count]
+    now = {"kernel": view.kernel.data, "gram": rows @ rows.t()}
+    if patterns:
+        now["signs"] = torch.cat(patterns, 1)
+    for name, tensor in now.items():
+        view.memory.setdefault(name, tensor.cpu().clone())
+    start = {name: kept.to(now[name].device) for name, kept in view.memory.items() if name in now}
+    outputs, examples = view.kernel.sizes[:2]
+    found = {
+        "ntk_similarity": ka(view.kernel, FMatDense(start["kernel"][:outputs, :examples, :outputs, :examples])),
+        "representation_similarity": ka(now["gram"], start["gram"][:count, :count]),
     }
+    if patterns and start["signs"].shape[1:] == now["signs"].shape[1:]:
+        found["sign_similarity"] = float((now["signs"] == start["signs"][:count]).double().mean())
+    return found
+
+
+def _representation(view: View) -> str | None:
+    linear = any(isinstance(module, nn.Linear) for module in view.model.modules())
+    return representation_module(view.model, "last_linear" if linear else "outputs")
 
 
 NAMED: dict[str, Callable[..., dict[str, float]]] = {

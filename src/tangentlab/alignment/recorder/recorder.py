@@ -20,15 +20,15 @@ from tangentlab.alignment.recorder.measures import DEFAULT, Measure, measures_of
 from tangentlab.alignment.recorder.observer import Observer, Sight, check_model
 from tangentlab.alignment.recorder.probes import Call, make_probes
 from tangentlab.alignment.recorder.recording import Recording
-from tangentlab.alignment.recorder.schedule import Schedule, schedule_of
-from tangentlab.alignment.recorder.storage import Journal, Row, ScalarWriter, until, write_scalars
+from tangentlab.alignment.recorder.schedule import schedule_of
+from tangentlab.alignment.recorder.storage import Journal, Row, ScalarWriter, scalar_writer, until, write_scalars
 from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.network import Forward, OutputFunction
 from tangentlab.errors import InputError
 from tangentlab.report.format import duration
 
 if TYPE_CHECKING:
-    from tangentlab.report.pictures import Picture
+    from tangentlab.experiments import Picture
 
 DEFAULT_SIZE = Size(examples=64, outputs=4)
 DEFAULT_OVERHEAD = 0.1
@@ -95,14 +95,14 @@ class TangentRecorder:
         self.model, self.schedule, self.total_steps = model, schedule_of(schedule), total_steps
         self.strict, self.verbose, self.folder = strict, verbose, None if folder is None else Path(folder)
         largest = DEFAULT_SIZE if size is None else Size(size[0], sys.maxsize if size[1] is None else size[1])
+        limit = max_overhead if max_overhead is not None else DEFAULT_OVERHEAD if size is None else inf
+        self._budget = Budget(limit, free_seconds)
         chosen = tuple(DEFAULT if measures is None else measures)
         self._flow = Flow() if "complexity" in chosen else None
         found, call = make_probes(probes, largest.examples, seed), Call(layers, forward, function)
         self._observer = Observer(model, call, found, measures_of(chosen, likelihood), largest, seed)
         self.size = self._observer.largest
-        limit = max_overhead if max_overhead is not None else DEFAULT_OVERHEAD if size is None else inf
-        self._budget = Budget(limit, free_seconds)
-        self._tensorboard = _writer(tensorboard)
+        self._tensorboard = scalar_writer(tensorboard)
         self._journal: Journal | None = None
         self._clock, self._left = clock, 0.0
         self.rows: list[Row] = []
@@ -194,24 +194,25 @@ class TangentRecorder:
 
     def _affordable(self, last: bool) -> Size | None:
         """The present size, a smaller one, or None where even the smallest costs too much; the last one is always taken."""
-        if self._budget.share == inf:
+        budget, planned = self._budget, self._observer.planned_seconds
+        cost = budget.predicted(self.size, planned)
+        if budget.share == inf or budget.spent + cost <= budget.free_seconds:
             return self.size
         end = horizon(self.steps, self.total_steps)
         later = self.schedule.between(self.steps, end)
         count = 1 if last else 1 + len(later) + (not later or later[-1] != end)
-        allowed = self._budget.allowance(self.steps, self.total_steps, count)
         sizes = ladder(self.size)
-        found = self._budget.choose(sizes, allowed, self._observer.planned_seconds)
+        found = budget.choose(sizes, budget.allowance(self.steps, self.total_steps, count), planned)
         if found == self.size:
             return found
-        cost = self._budget.predicted(self.size, self._observer.planned_seconds)
-        why = f"{count} more snapshots of {duration(cost)} would pass {self._budget.share:.0%} of the training time"
-        if found is None and not last:
-            self._event("skipped", f"no snapshot at step {self.steps}: {why}", allowed=allowed, cost=cost)
+        why = f"{count} more of {duration(cost)} would pass {budget.share:.0%} of the training time"
+        smallest = sizes[-1]
+        if found is None and not last and not budget.earned(budget.predicted(smallest, planned)):
+            self._event("skipped", f"no snapshot at step {self.steps}: {why}", cost=cost)
             return None
-        found = found or sizes[-1]
-        sizes_then = {"from": [self.size.examples, self.size.outputs], "to": [found.examples, found.outputs]}
+        found = found or smallest
         if found != self.size:
+            sizes_then = {"from": [self.size.examples, self.size.outputs], "to": [found.examples, found.outputs]}
             self._event("resized", f"from {self.size} to {found} at step {self.steps}: {why}", **sizes_then)
         self.size = found
         return found
@@ -353,14 +354,3 @@ class TangentRecorder:
         from tangentlab.alignment.recorder.hugging_face import hugging_face_callback
 
         return hugging_face_callback(self)
-
-
-def _writer(target: ScalarWriter | str | Path | None) -> ScalarWriter | None:
-    """A writer as given, or a new one in a folder."""
-    if not isinstance(target, str | Path):
-        return target
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise InputError("tensorboard= needs the package: pip install 'tangentlab[tensorboard]'.") from error
-    return SummaryWriter(str(target))  # type: ignore[no-untyped-call]

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+from tangentlab.errors import InputError
 from tangentlab.plain import plain, restored
 
 Row = dict[str, Any]
@@ -86,6 +87,17 @@ def write_scalars(writer: ScalarWriter, row: Row) -> None:
     for name, value in {**row["scalars"], **row["values"]}.items():
         writer.add_scalar(f"tangent/{name}", value, row["step"])
     writer.flush()
+
+
+def scalar_writer(target: ScalarWriter | str | Path | None) -> ScalarWriter | None:
+    """A writer as given, or a new one in a folder."""
+    if not isinstance(target, str | Path):
+        return target
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise InputError("tensorboard= needs the package: pip install 'tangentlab[tensorboard]'.") from error
+    return SummaryWriter(str(target))  # type: ignore[no-untyped-call]
 
 
 def _parsed(line: bytes) -> Row | None:

@@ -1,0 +1,69 @@
+"""Traces of the Fisher matrix and of the Hessian from a few backward passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tangentlab.alignment.recorder.likelihoods import likelihood_for
+from tangentlab.alignment.recorder.probes import View
+from tangentlab.curvatures import Hessian
+from tangentlab.engine.likelihood import Classification, Likelihood
+from tangentlab.engine.rows import Rows, Weighting
+
+
+class SignedRoots(Weighting):
+    """Cotangents ``u = R s`` with ``R R^T = F_f`` the Fisher matrix of an example's outputs and s random signs.
+
+    ``E[u u^T] = F_f``, so that ``E |J_i^T u_i|^2 = tr J_i^T F_i J_i`` from one backward, as with labels drawn from the model
+    but without the rare labels that a confident model gives once in a thousand draws. Softmax classes with probabilities p
+    have ``u = sqrt(p) s - p <sqrt(p), s>``; other likelihoods sum their factors with signs.
+    """
+
+    name = "random signs of the Fisher factors"
+
+    def __init__(self, likelihood: Likelihood, generator: torch.Generator) -> None:
+        self.likelihood, self.generator = likelihood, generator
+
+    def count(self, outputs: Tensor) -> int:
+        """One row per example."""
+        return 1
+
+    def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
+        """u, ``(1, N, ...)``."""
+        if isinstance(self.likelihood, Classification):
+            axis = self.likelihood.class_axis
+            p = outputs.detach().softmax(axis)
+            signed = p.sqrt() * self._signs(tuple(p.shape), p)
+            return (signed - p * signed.sum(axis, keepdim=True))[None]
+        count = self.likelihood.factor_count(outputs)
+        signs = self._signs((count, outputs.shape[0]), outputs)
+        factors = self.likelihood.factor(outputs, range(count))
+        return torch.einsum("kn,kn...->n...", signs, factors)[None]
+
+    def _signs(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        return torch.randint(0, 2, shape, generator=self.generator).to(like) * 2 - 1
+
+
+def curvature(view: View, likelihood: str | Likelihood | None = None, products: int = 1) -> dict[str, float]:
+    """Unbiased estimates of the traces of the Fisher matrix and of the Hessian of the loss; nothing without labels.
+
+    The Fisher matrix takes one backward (`SignedRoots`), the Hessian one product with a vector of random signs, about four
+    forward passes, for each of ``products``. The estimate of the Hessian has a standard deviation of
+    ``sqrt(2 / products) |H|_F``.
+    """
+    kind = likelihood_for(view, likelihood)
+    if kind is None or view.labels is None:
+        return {}
+    network = view.call.network(view.model)
+    rows = Rows(network, view.batch, SignedRoots(kind, view.generator), progress=False)
+    norms = [factor.squared_norms().double().sum() for chunk in rows for factor in chunk.factors.values()]
+    rows.release()
+    hessian = Hessian(view.model, view.batch, loss=kind, progress=False, **view.call.options())
+    estimate = hessian.estimate_trace(products, method="hutchinson", generator=view.generator)
+    return {
+        "fisher_trace": float(torch.stack(norms).sum()) / len(view.logits),
+        "hessian_trace": float(estimate.estimate),
+    }
