@@ -65,7 +65,7 @@ def table(results: dict[str, Any]) -> Table:
     """One line per contender, cheapest first."""
     drawn = Table(title=f"step time over SGD, {results['net']}, curvature every {results['period']} steps")
     for column in ("contender", "amortized", "ordinary", "refresh", "rotation", "statistics", "eigh", "target"):
-        drawn.add_column(column, justify="left" if column == "contender" else "right")
+        drawn.add_column(column, justify="left" if column == "contender" else "right", no_wrap=column == "contender")
     found = results["contenders"]
     for name in sorted(found, key=lambda key: found[key].get("ratio", float("inf"))):
         one = found[name]
@@ -73,10 +73,11 @@ def table(results: dict[str, Any]) -> Table:
             drawn.add_row(name, f"[yellow]{one['error']}[/]")
             continue
         base = one["seconds"]["sgd"]
-        split = [f"{one['split'].get(part, 0):.3f}" for part in ("rotation", "statistics", "eigh")]
+        shares = one.get("split")  # the peers' steps are not taken apart
+        split = [f"{shares.get(part, 0):.3f}" if shares else "" for part in ("rotation", "statistics", "eigh")]
         cells = [f"{one['ratio']:.3f}", *(f"{one['seconds'][kind] / base:.2f}" for kind in ("ordinary", "refresh"))]
         goal = f"<= {TARGETS[name]}" if name in TARGETS else ""
-        drawn.add_row(name, *cells, *(split if one.get("split") else [""] * 3), goal)
+        drawn.add_row(name, *cells, *split, goal)
     return drawn
 
 
