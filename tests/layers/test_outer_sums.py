@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from tangentlab.layers import OuterSum, concatenate
 from tangentlab.layers import outer as outer_module
 from tangentlab.layers.gram import gram
+from tangentlab.layers.workspace import Workspace
 from tests.layers.cases import CASES, Case, case, cotangents_of, factors_of, groups_of, true_rows
 
 SOME = [*list(CASES.values())[::4], case(nn.Linear, 4, 3, shape=(3, 4)), case(nn.Conv2d, 3, 4, 3, shape=(3, 3, 5, 6))]
@@ -72,11 +73,22 @@ def test_taking_examples_takes_rows(one: Case) -> None:
 
 
 @each
-def test_taking_rows_of_the_weight_takes_columns_of_the_jacobian(one: Case) -> None:
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_blocks_of_weight_gradients_hold_every_parameter_once(one: Case, count: int) -> None:
+    """Blocks differ in which rows or columns they hold, so their Gram matrices must add up to that of the whole."""
     for factor, rows in sums(one):
         groups, height, width = factor.matrix_shape
-        weight = rows[..., : groups * height * width].unflatten(-1, (groups, height, width))
-        assert close(factor.take_rows(height // 2, height).rows(), weight[:, :, :, height // 2 :].flatten(2))
+        weight = rows[..., : groups * height * width].flatten(0, 1)
+        blocks = [
+            block.flatten(2).expand(factor.outputs, -1, -1).flatten(0, 1) for block in _copied_blocks(factor, count)
+        ]
+        assert sum(block.shape[1] for block in blocks) == weight.shape[1]
+        assert close(sum(block @ block.T for block in blocks), weight @ weight.T)
+
+
+def _copied_blocks(factor: OuterSum, count: int) -> list[Tensor]:
+    """A block lasts until the next is asked for."""
+    return [block.clone() for block in factor.weight_row_blocks(count, Workspace(), "rows")]
 
 
 @each

@@ -22,9 +22,13 @@ from tangentlab.engine.progress import track
 from tangentlab.engine.rows import Rows, Unweighted, Weighting
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
-from tangentlab.layers.gram import Workspace, gram
+from tangentlab.layers.gram import cheapest, gram, gram_options
+from tangentlab.layers.workspace import Workspace
+from tangentlab.linalg._threads import in_lanes
 
 Factors = dict[Group, OuterSum]
+Pieces = dict[Group, list[OuterSum]]
+Kernels = dict[str, Tensor]
 
 
 class TangentFeatures:
@@ -38,7 +42,7 @@ class TangentFeatures:
         self.sizes: dict[Group, float] = {}
         self.outputs = self.examples = 0
 
-    def sweep(self, groups: Sequence[Group], batches: range) -> dict[Group, list[OuterSum]]:
+    def sweep(self, groups: Sequence[Group], batches: range) -> Pieces:
         """Factors of the groups on the batches, joined over batches where their shapes allow it."""
         found: dict[Group, list[OuterSum]] = {group: [] for group in groups}
         for number in track(batches, "tangent features", len(batches), self.rows.progress):
@@ -95,12 +99,15 @@ def tangent_kernel(
     _require_kernel_memory(count * first.examples * (second or first).examples * example.element_size())
     result: dict[str, Tensor] = {}
     for groups, blocks in _passes(first, second):
-        for group, kernel in _kernels(first, second, groups, blocks, trace):
-            require_finite(kernel, f"The tangent features of {', '.join(group.names)}")
-            name = name_of(group)
-            result[name] = result[name].add_(kernel) if name in result else kernel
-            del kernel  # or it would live while the next one is computed
+        for part in _kernels(first, second, groups, blocks, trace, name_of):
+            _add(result, part)
     return result
+
+
+def _add(total: Kernels, part: Kernels) -> None:
+    """total += part, name by name; takes over the tensors of new names."""
+    for name, kernel in part.items():
+        total[name] = total[name].add_(kernel) if name in total else kernel
 
 
 def _passes(first: TangentFeatures, second: TangentFeatures | None) -> list[tuple[list[Group], int]]:
@@ -123,18 +130,22 @@ def _passes(first: TangentFeatures, second: TangentFeatures | None) -> list[tupl
 
 
 def _kernels(
-    first: TangentFeatures, second: TangentFeatures | None, groups: list[Group], blocks: int, trace: bool
-) -> Iterator[tuple[Group, Tensor]]:
-    """Kernel of every group of one pass, one after the other; of a group that does not fit, from blocks of batches."""
+    first: TangentFeatures,
+    second: TangentFeatures | None,
+    groups: list[Group],
+    blocks: int,
+    trace: bool,
+    name_of: Callable[[Group], str],
+) -> Iterator[Kernels]:
+    """Kernels of one pass, in parts that add up; of a group that does not fit, from blocks of batches."""
     rows, columns = _ranges(len(first.batches), blocks), _ranges(len((second or first).batches), blocks)
-    workspace = Workspace(memory_budget() / 4)
     if len(rows) == len(columns) == 1:
         left = first.sweep(groups, rows[0])
         right = left if second is None else second.sweep(groups, columns[0])
         _require_kernel_memory(_kernel_bytes(left[groups[0]], right[groups[0]], trace))
-        for group in groups:
-            yield group, _block(left[group], right[group], trace, workspace)
+        yield from _side_by_side(left, right, trace, name_of)
         return
+    workspace = Workspace(memory_budget() / 4)
     for group in groups:
         lines: list[list[Tensor]] = []
         for i, row in enumerate(rows):
@@ -147,7 +158,35 @@ def _kernels(
                 _require_kernel_memory(_kernel_bytes(one, two, trace))
                 line.append(_block(one, two, trace, workspace))
             lines.append(line)
-        yield group, _assembled(lines, trace)
+        yield {name_of(group): _checked(_assembled(lines, trace), group)}
+
+
+def _side_by_side(left: Pieces, right: Pieces, trace: bool, name_of: Callable[[Group], str]) -> list[Kernels]:
+    """Kernels of all groups, summed by name, the groups shared out over the cores where memory and sizes allow it."""
+    groups = list(left)
+    budget, example = memory_budget(), left[groups[0]]
+    lanes = torch.get_num_threads()
+    fits = 2 * lanes * _kernel_bytes(example, right[groups[0]], trace) < budget
+
+    def summed(lane: Sequence[Group]) -> Kernels:
+        total: Kernels = {}
+        workspace = Workspace(budget / (4 * lanes))
+        for group in lane:
+            _add(total, {name_of(group): _checked(_block(left[group], right[group], trace, workspace), group)})
+        return total
+
+    if not fits or example[0].left.device.type != "cpu":
+        return [summed(groups)]
+    return in_lanes(summed, groups, [_operations(left[group], right[group], trace) for group in groups])
+
+
+def _operations(left: list[OuterSum], right: list[OuterSum], trace: bool) -> float:
+    return sum(cheapest(gram_options(one, two, trace)).operations for one in left for two in right)
+
+
+def _checked(kernel: Tensor, group: Group) -> Tensor:
+    require_finite(kernel, f"The tangent features of {', '.join(group.names)}")
+    return kernel
 
 
 def _kernel_bytes(left: list[OuterSum], right: list[OuterSum], trace: bool) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +17,8 @@ from torch.nn import grad
 from tangentlab.layers.covariance import lagged_covariance, lagged_operations, lags_apply, window_sums
 from tangentlab.layers.outer import OuterSum
 from tangentlab.layers.registry import register
+from tangentlab.layers.workspace import Workspace
 from tangentlab.linalg.symmetric import symmetric_product
-
-if TYPE_CHECKING:
-    from tangentlab.layers.gram import Workspace
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -97,12 +94,6 @@ class ConvSum(OuterSum):
         """The same for examples start..stop only."""
         return ConvSum(self.module, self._right[start:stop], self.grads[:, start:stop], self.bias)
 
-    def take_rows(self, start: int, stop: int) -> OuterSum:
-        """Only some output channels of every group, without the bias."""
-        groups, rows, _ = self.matrix_shape
-        grads = self.grads.unflatten(2, (groups, rows))[:, :, :, start:stop].flatten(2, 3)
-        return ConvSum(self.module, self._right, grads, bias=False)
-
     def join_examples(self, others: Sequence[OuterSum]) -> OuterSum | None:
         """One object for the examples of several batches, or None when their positions differ."""
         every = [self, *(other for other in others if isinstance(other, ConvSum))]
@@ -111,19 +102,26 @@ class ConvSum(OuterSum):
         padded, grads = torch.cat([one._right for one in every]), torch.cat([one.grads for one in every], 1)
         return ConvSum(self.module, padded, grads, self.bias)
 
-    def example_chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        """(examples, their patches (n, groups, columns, T)) in chunks that stay in the processor's cache."""
-        groups, _, columns = self.matrix_shape
-        step = max(1, CACHE_BYTES // max(1, groups * columns * self.positions * self.grads.element_size()))
+    def example_chunks(self, padded: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """(examples, their patches (n, groups, columns, T)) in chunks that stay in the processor's cache.
+
+        padded: some channels of the padded input; all by default.
+        """
+        padded = self._right if padded is None else padded
+        columns = padded.shape[1] * prod(self.module.kernel_size)
+        step = max(1, CACHE_BYTES // max(1, columns * self.positions * self.grads.element_size()))
         for start in range(0, self.examples, step):
             chunk = slice(start, min(start + step, self.examples))
-            yield chunk, patch_columns(self.module, self._right[chunk], self.size)
+            yield chunk, patch_columns(self.module, padded[chunk], self.size)
 
-    def example_gradients(self) -> Tensor:
-        """Output-gradients (N, groups, K * rows, T), example-major."""
+    def example_gradients(self, workspace: Workspace | None = None, name: str = "") -> Tensor:
+        """Output-gradients (N, groups, K * rows, T), example-major; where that is a copy, it may lie in a workspace."""
         groups, rows, _ = self.matrix_shape
         by_example = self.grads.flatten(3).unflatten(2, (groups, rows)).permute(1, 2, 0, 3, 4)
-        return by_example.reshape(self.examples, groups, self.outputs * rows, self.positions)
+        shape = (self.examples, groups, self.outputs * rows, self.positions)
+        if self.outputs == 1 or workspace is None:
+            return by_example.reshape(shape)
+        return workspace.take(f"gradients of {name}", by_example.shape, by_example).copy_(by_example).view(shape)
 
     def side_covariance(self, side: str, sharing: str) -> Tensor:
         """As for any layer, but patches are summed up in passing, or not made at all where lags are cheaper."""
@@ -208,15 +206,22 @@ class ConvSum(OuterSum):
             weight += grads.sum(-1).flatten(1)[..., None] * right[-1]
         total += (left.t() @ weight.unflatten(1, grads.shape[1:3])).square_().sum((0, 1))
 
-    def weight_rows(self, workspace: Workspace | None = None, name: str = "") -> Tensor:
+    def weight_rows(self) -> Tensor:
         """(K, N, groups, rows, columns): one product per example for all cotangents."""
-        groups, rows, columns = self.matrix_shape
-        grads = self.example_gradients()
-        shape = (self.examples, groups, self.outputs * rows, columns)
-        result = grads.new_empty(shape) if workspace is None else workspace.take(name, shape, grads)
-        for chunk, patches in self.example_chunks():
-            torch.matmul(grads[chunk], patches.transpose(-1, -2), out=result[chunk])
-        return result.unflatten(2, (self.outputs, rows)).permute(2, 0, 1, 3, 4)
+        return next(self.weight_row_blocks(1, Workspace(), ""))
+
+    def weight_row_blocks(self, count: int, workspace: Workspace, name: str) -> Iterator[Tensor]:
+        """The same in blocks of input channels, each made from its own patches."""
+        groups, rows, _ = self.matrix_shape
+        grads = self.example_gradients(workspace, name)
+        channels = self._right.shape[1]
+        step = channels if groups > 1 else -(-channels // count)
+        for padded in self._right.split(step, 1):
+            columns = padded.shape[1] // groups * prod(self.module.kernel_size)
+            result = workspace.take(name, (self.examples, groups, self.outputs * rows, columns), grads)
+            for chunk, patches in self.example_chunks(padded):
+                torch.matmul(grads[chunk], patches.transpose(-1, -2), out=result[chunk])
+            yield result.unflatten(2, (self.outputs, rows)).permute(2, 0, 1, 3, 4)
 
 
 def _add_squares(total: Tensor, left: Tensor, right: Tensor) -> None:

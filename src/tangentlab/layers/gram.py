@@ -18,15 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 
-import torch
 from torch import Tensor
 
+from tangentlab.layers.gram_positions import CACHE_BYTES, TILE_BYTES, positions_gram
 from tangentlab.layers.outer import OuterSum
+from tangentlab.layers.workspace import Workspace
 from tangentlab.linalg.symmetric import symmetric_product
 
-_PAIR_BYTES = 4 << 20
-"""Intermediate results of the "positions" route that are held at a time."""
+ROWS_BYTES = 16 << 20
+"""Written-out gradients that stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +78,19 @@ def gram_costs(sizes: GramSizes, trace: bool, explicit: bool = False, kronecker:
     each = s.examples + (0 if s.symmetric else s.others)
     make_rows = 0 if explicit else 2 * outputs * s.positions * s.rows * s.columns * groups * each
     contract = 2 * square * s.rows * s.columns * groups * s.pairs
-    row_memory = outputs * each * groups * s.rows * s.columns * s.itemsize
-    costs = [GramCost("rows", make_rows + contract, row_memory)]
+    row_bytes = outputs * each * groups * s.rows * s.columns * s.itemsize
+    kernel_bytes = (1 if trace else square) * s.examples * s.others * s.itemsize
+    costs = [GramCost("rows", make_rows + contract, min(row_bytes, _block_bytes(kernel_bytes)))]
     if explicit or not kronecker:
         return costs
     if s.positions == 1:
         operations = groups * s.pairs * (2 * s.columns + 2 * square * s.rows)
         costs.append(GramCost("product", operations, 2 * groups * square * s.examples * s.others * s.itemsize))
     inputs, applied = 2 * s.positions**2 * s.columns, 2 * s.positions**2 * outputs * s.rows
-    contracted = 2 * s.positions**2 if trace else 2 * square * s.positions * s.rows
-    memory = groups * s.others * s.positions * (s.positions + (s.positions if trace else outputs * s.rows)) * s.itemsize
+    contracted = 2 * s.positions**2 if trace or outputs == 1 else 2 * square * s.positions * s.rows
+    patches = (s.examples + (0 if s.symmetric else s.others)) * s.positions * s.columns * s.itemsize
+    tiles = 2 * min(TILE_BYTES, s.examples * s.others * s.positions**2 * s.itemsize)
+    memory = patches + tiles + CACHE_BYTES
     costs.append(GramCost("positions", groups * s.pairs * (inputs + applied + contracted), memory))
     return costs
 
@@ -100,25 +105,6 @@ def gram_options(first: OuterSum, second: OuterSum, trace: bool) -> list[GramCos
     one_sided = first.gradients == second.gradients != "both" and first.positions == second.positions
     explicit = first.is_explicit and second.is_explicit
     return gram_costs(GramSizes.of(first, second), trace, explicit, kronecker=one_sided)
-
-
-class Workspace:
-    """Memory for intermediate results, used again from layer to layer: fresh pages cost as much as the work done in them.
-
-    limit: bytes that the rows of a layer may take at once.
-    """
-
-    def __init__(self, limit: float = float("inf")) -> None:
-        self.limit = limit
-        self._buffers: dict[str, Tensor] = {}
-
-    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """An uninitialized tensor; the last one taken under the same name is overwritten."""
-        numel = torch.Size(shape).numel()
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.numel() < numel or buffer.dtype != like.dtype or buffer.device != like.device:
-            buffer = self._buffers[name] = like.new_empty(numel)
-        return buffer[:numel].view(shape)
 
 
 def gram(
@@ -140,32 +126,36 @@ def gram(
     workspace = workspace or Workspace(memory)
     if chosen == "rows":
         return _rows(first, second, trace, workspace)
-    return _product(first, second, trace) if chosen == "product" else _positions(first, second, trace, workspace)
+    return _product(first, second, trace) if chosen == "product" else positions_gram(first, second, trace, workspace)
 
 
 def _rows(first: OuterSum, second: OuterSum, trace: bool, workspace: Workspace) -> Tensor:
-    """Per-example gradients of this layer only, some of its rows at a time when they would not fit."""
+    """Per-example gradients of this layer only, a block of them at a time, contracted before it leaves the cache."""
+    sides = (first,) if second is first else (first, second)
     groups, rows, columns = first.matrix_shape
-    examples = first.examples + (0 if second is first else second.examples)
-    per_row = max(first.outputs * examples * groups * columns * first.left.element_size(), 1)
-    step = int(max(1, min(rows, workspace.limit // per_row)))
+    counts = [one.outputs * one.examples for one in sides]
+    itemsize = first.left.element_size()
+    kernel_bytes = (1 if trace else first.outputs * second.outputs) * first.examples * second.examples * itemsize
+    block_bytes = min(workspace.limit, _block_bytes(kernel_bytes))
+    blocks = ceil(sum(counts) * groups * rows * columns * itemsize / block_bytes)
+    names = ("rows", "other rows")
     total: Tensor | None = None
-    for start in range(0, rows, step):
-        parts = [
-            one if step == rows else one.take_rows(start, min(start + step, rows))
-            for one in ((first,) if second is first else (first, second))
-        ]
-        written = [
-            part.weight_rows(workspace, name).flatten(2).expand(part.outputs, -1, -1)
-            for part, name in zip(parts, ("rows", "other rows"), strict=False)
-        ]
-        value = _contract(written[0], written[-1], trace)
+    for written in zip(
+        *(one.weight_row_blocks(blocks, workspace, name) for one, name in zip(sides, names, strict=False)), strict=True
+    ):
+        flat = [part.flatten(2).expand(one.outputs, -1, -1) for one, part in zip(sides, written, strict=True)]
+        value = _contract(flat[0], flat[-1], trace)
         total = value if total is None else total.add_(value)
     assert total is not None
     if first.bias:
         one = first.left.sum(3).flatten(2)
         total = total.add_(_contract(one, one if second is first else second.left.sum(3).flatten(2), trace))
     return total
+
+
+def _block_bytes(kernel_bytes: float) -> float:
+    """Written-out gradients at a time; every block costs a pass over the kernel too, so a large kernel has larger ones."""
+    return max(ROWS_BYTES, 4 * kernel_bytes)
 
 
 def _contract(one: Tensor, two: Tensor, trace: bool) -> Tensor:
@@ -197,54 +187,3 @@ def _product(first: OuterSum, second: OuterSum, trace: bool) -> Tensor:
         total = value if total is None else total.add_(value)
     assert total is not None
     return total
-
-
-def _positions(first: OuterSum, second: OuterSum, trace: bool, workspace: Workspace) -> Tensor:
-    """Example by example: A = a_j a_i^T (s, t), M = g_j A (l, o, t), <g_i, M>; for a trace sum (g_j^T g_i) * A.
-
-    As many j at a time as keep M in the cache.
-    """
-    same = first is second
-    sides = (first,) if same else (first, second)
-    grads = [_gradient_maps(one) for one in sides]
-    inputs = [one.input_factors[0].transpose(0, 1).contiguous() for one in sides]
-    outputs, others = first.outputs, second.outputs
-    shape = (first.examples, second.examples) if trace else (first.examples, outputs, second.examples, others)
-    result = grads[0].new_zeros(shape)
-    each = first.positions * (second.positions + others * grads[-1].shape[3]) * result.element_size()
-    step = int(max(1, min(second.examples, min(workspace.limit, _PAIR_BYTES) // max(each, 1))))
-    for i in range(first.examples):
-        for start in range(i if same else 0, second.examples, step):
-            chunk = slice(start, min(start + step, second.examples))
-            for group in range(first.matrix_shape[0]):
-                gi, ai = grads[0][group, i], inputs[0][group, i]
-                value = _pairs(gi, ai, grads[-1][group, chunk], inputs[-1][group, chunk], first.bias, trace)
-                result[(i, chunk) if trace else (i, slice(None), chunk)] += value
-    if same:
-        _mirror(result, trace)
-    return result if trace else result.permute(1, 0, 3, 2)
-
-
-def _pairs(gi: Tensor, ai: Tensor, gj: Tensor, aj: Tensor, bias: bool, trace: bool) -> Tensor:
-    """One example, gi (K, O, T) and ai (T, I), against several, gj (M, L, O, S) and aj (M, S, I): (K, M, L), or (M)."""
-    products = (aj.flatten(0, 1) @ ai.t()).unflatten(0, aj.shape[:2])
-    if bias:
-        products += 1
-    if trace:
-        return (products * (gj.flatten(1, 2).transpose(1, 2) @ gi.flatten(0, 1))).sum((1, 2))
-    applied = torch.bmm(gj.flatten(1, 2), products).unflatten(1, gj.shape[1:3]).flatten(2)
-    return (gi.flatten(1) @ applied.flatten(0, 1).t()).unflatten(1, applied.shape[:2])
-
-
-def _gradient_maps(one: OuterSum) -> Tensor:
-    """Gradient side as (groups, N, K, O, T), contiguous."""
-    return one.gradient_factors.permute(2, 1, 0, 4, 3).contiguous()
-
-
-def _mirror(result: Tensor, trace: bool) -> None:
-    """Fill the lower half of (N, M) or (N, K, M, L) from the upper one."""
-    for i in range(1, result.shape[0]):
-        if trace:
-            result[i, :i] = result[:i, i]
-        else:
-            result[i, :, :i] = result[:i, :, i].permute(2, 0, 1)

@@ -12,7 +12,7 @@ once here, on that form, and nothing below ever builds a Jacobian unless it is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,7 +22,7 @@ from tangentlab.layers.covariance import stacked_rows
 from tangentlab.linalg.symmetric import symmetric_product
 
 if TYPE_CHECKING:
-    from tangentlab.layers.gram import Workspace
+    from tangentlab.layers.workspace import Workspace
 
 CACHE_BYTES = 4 << 20
 """Bytes of gradients at a time, where each is used up at once."""
@@ -119,10 +119,6 @@ class OuterSum:
         sides = self.left[:, start:stop], self.right[:, start:stop]
         return OuterSum(*sides, bias=self.bias, gradients=self.gradients, kronecker=self.kronecker)
 
-    def take_rows(self, start: int, stop: int) -> OuterSum:
-        """Only rows start..stop of the weight (of every group), without the bias."""
-        return OuterSum(self.left[..., start:stop], self.right, gradients=self.gradients, kronecker=self.kronecker)
-
     def join_examples(self, others: Sequence[OuterSum]) -> OuterSum | None:
         """One object for the examples of several batches, or None when their positions differ."""
         every = [self, *others]
@@ -131,12 +127,14 @@ class OuterSum:
         sides = [torch.cat([getattr(one, side) for one in every], 1) for side in ("left", "right")]
         return OuterSum(*sides, bias=self.bias, gradients=self.gradients, kronecker=self.kronecker)
 
-    def weight_rows(self, workspace: Workspace | None = None, name: str = "") -> Tensor:
-        """Per-example weight gradients (K, N, groups, rows, columns). Cost: K N T rows columns.
-
-        They may lie in a workspace, where they last until its next use under that name.
-        """
+    def weight_rows(self) -> Tensor:
+        """Per-example weight gradients (K, N, groups, rows, columns). Cost: K N T rows columns."""
         return self.left.transpose(-1, -2) @ self.right
+
+    def weight_row_blocks(self, count: int, workspace: Workspace, name: str) -> Iterator[Tensor]:
+        """The same in about `count` blocks of rows or columns; one lies in the workspace until the next is asked for."""
+        for left in self.left.split(-(-self.left.shape[-1] // count), -1):
+            yield left.transpose(-1, -2) @ self.right
 
     def rows(self) -> Tensor:
         """Rows of the Jacobian (K, N, numel) in the flat order of the group."""

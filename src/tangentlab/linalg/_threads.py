@@ -1,4 +1,4 @@
-"""Thread counts for many independent dense decompositions.
+"""Independent pieces of work side by side, with one thread each.
 
 ``torch.set_num_threads`` writes two things: the count of the calling thread, and the count that threads started later
 will begin with. A worker that sets its own count therefore never disturbs its caller, and the caller sets its own
@@ -99,3 +99,44 @@ def _dominates(queue: Sequence[int], costs: Sequence[float], threads: int) -> bo
         return False
     alone = first / float(threads**0.6) + (total - first) / threads
     return alone < max(first, total / threads)
+
+
+_LANE_OPERATIONS = 5e7
+"""Operations below which starting threads costs more than they save."""
+
+
+def in_lanes(work: Callable[[Sequence[Item]], Result], items: Sequence[Item], costs: Sequence[float]) -> list[Result]:
+    """``[work(lane) for lane in lanes]``: the items in lanes of about equal cost, each lane on a core of its own.
+
+    Small products run faster on one core each than on all cores one after the other. The lanes depend on costs and number
+    of threads alone, never on timing, so sums over lanes repeat to the last bit. Items that cannot be balanced, and little
+    work, make one lane with all threads.
+
+    Args:
+        work: gets the items of one lane, in their order; runs in a thread with one core.
+        items: what to work on.
+        costs: operations of each item.
+    """
+    threads = torch.get_num_threads()
+    lanes = _balanced(costs, threads)
+    if len(lanes) == 1:
+        return [work(items)]
+    try:
+        with ThreadPoolExecutor(len(lanes), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(lambda lane: work([items[index] for index in lane]), lanes))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _balanced(costs: Sequence[float], count: int) -> list[list[int]]:
+    """Indices in ``count`` lists whose costs differ little, largest first to the lightest list; else in one list."""
+    lanes: list[list[int]] = [[] for _ in range(count)]
+    loads = [0.0] * count
+    for index in sorted(range(len(costs)), key=lambda index: -costs[index]):
+        lightest = loads.index(min(loads))
+        lanes[lightest].append(index)
+        loads[lightest] += costs[index]
+    even = sum(costs) / count
+    if even < _LANE_OPERATIONS or max(loads) > 1.2 * even:
+        return [list(range(len(costs)))]
+    return [sorted(lane) for lane in lanes]
