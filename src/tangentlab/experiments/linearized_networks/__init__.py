@@ -3,5 +3,19 @@
 from tangentlab.experiments.linearized_networks.directions import NeuralDirections
 from tangentlab.experiments.linearized_networks.energy import EnergyConcentration
 from tangentlab.experiments.linearized_networks.quadratic import QuadraticRegimes
+from tangentlab.experiments.linearized_networks.tasks import (
+    EigenfunctionTasks,
+    EigenfunctionTasksAdam,
+    EigenfunctionTasksMnist,
+    EigenfunctionTasksResNet,
+)
 
-__all__ = ["EnergyConcentration", "NeuralDirections", "QuadraticRegimes"]
+__all__ = [
+    "EigenfunctionTasks",
+    "EigenfunctionTasksAdam",
+    "EigenfunctionTasksMnist",
+    "EigenfunctionTasksResNet",
+    "EnergyConcentration",
+    "NeuralDirections",
+    "QuadraticRegimes",
+]

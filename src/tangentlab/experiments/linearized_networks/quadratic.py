@@ -86,7 +86,7 @@ class QuadraticRegimes(Experiment):
         ),
         Claim(
             "5.4-noise-figure",
-            "So it is with the numbers of the figure.",
+            "With the numbers of the published figure, too, it has learnt less of the wrong labels.",
             "the same with n = 20, q = 5, eta = 5, sigma = 0.001",
             ">",
             0.0,
@@ -104,7 +104,7 @@ class QuadraticRegimes(Experiment):
         ),
         Claim(
             "5.4-spurious-figure",
-            "So it is with the numbers of the figure.",
+            "With the numbers of the published figure, too, it has fitted the minority less.",
             "the same with n = 20, q = 5, eta = 10, lambda = 1",
             ">",
             0.0,
@@ -125,7 +125,8 @@ class QuadraticRegimes(Experiment):
     minutes = {"smoke": 0.1, "desk": 0.1, "paper": 0.1}
     notes = {
         "desk": "rates, convergence times and exponents are those that solve the equations: the printed rate of the "
-        "linearized model lacks a factor 2, and the printed exponents of claim 2 are twice too large."
+        "linearized model lacks a factor 2, and the printed exponents of claim 2 are twice too large. With the figure's "
+        "eta = 5 the mode of the wrong labels has a larger correlation (19.4) than the shared one (15.0), and comes first."
     }
 
     points: int = 400

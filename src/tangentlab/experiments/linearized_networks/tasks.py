@@ -1,0 +1,360 @@
+"""Eigenfunctions of the kernel at initialization as tasks, for networks and for their linearizations."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+from tangentlab.data import Dataset
+from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, experiment
+from tangentlab.experiments._images import image_data
+from tangentlab.experiments.linearized_networks._recipe import (
+    PLACE,
+    EpochLoss,
+    Recipe,
+    binary_accuracy,
+    build,
+    relabelled,
+    spearman,
+    train_task,
+    two_classes,
+)
+from tangentlab.experiments.linearized_networks._tasks_figures import TaskFigures
+from tangentlab.linearized import Eigenfunctions, alignments, eigenfunctions, linearize
+
+SECTION = f"{PLACE}, section 3"
+REACHED = 0.01
+NEIGHBOURS = 10
+
+
+def _claims(code: str, variant: str) -> tuple[Claim, ...]:
+    """What every variant claims."""
+    return (
+        Claim(
+            f"S3-E1{code}-falls",
+            f"Accuracy falls with the index of the eigenfunction{variant}.",
+            "rank correlation of index and validation accuracy, the largest over networks and their linearizations",
+            "<=",
+            -0.6,
+            SECTION,
+        ),
+        Claim(
+            f"S3-E1{code}-alike",
+            f"Networks and their linearizations order the eigenfunctions alike{variant}.",
+            "rank correlation of the two accuracies over eigenfunctions, smallest over networks",
+            ">=",
+            0.6,
+            SECTION,
+        ),
+        Claim(
+            f"S3-E1{code}-linear",
+            f"On eigenfunctions the linearized networks are at least as good{variant}.",
+            "mean over eigenfunctions of accuracy, linearized minus network, smallest over networks",
+            ">=",
+            0.0,
+            SECTION,
+        ),
+    )
+
+
+_FURTHER = (
+    Claim(
+        "S3-E7-network",
+        "On CIFAR2 the networks are better than their linearizations.",
+        "validation accuracy, network minus linearized, smallest over networks",
+        ">=",
+        0.01,
+        SECTION,
+    ),
+    Claim(
+        "S3-E2-time",
+        "Networks need longer for eigenfunctions of higher index.",
+        "rank correlation of index and updates until the training loss is 0.01 (or all), smallest over networks",
+        ">=",
+        0.6,
+        f"{PLACE}, figures 4 and 5",
+    ),
+    Claim(
+        "S3-E2-distance",
+        "They end farther from where they started.",
+        "rank correlation of index and distance in parameters, smallest over networks",
+        ">=",
+        0.6,
+        f"{PLACE}, figures 4 and 5",
+    ),
+    Claim(
+        "S3-E2-angle",
+        "They turn by a larger angle.",
+        "rank correlation of index and 1 - cosine of the parameters, smallest over networks",
+        ">=",
+        0.6,
+        f"{PLACE}, figures 4 and 5",
+    ),
+    Claim(
+        "S3-E5-spike",
+        "Training on an eigenfunction turns the kernel towards this one more than towards its neighbours.",
+        "alignment over the median of 20 neighbours, end over start, median over tasks, smallest over networks",
+        ">=",
+        1.5,
+        f"{PLACE}, figures 6 and 7",
+    ),
+    Claim(
+        "S3-E11-binarized",
+        "Cutting eigenfunctions at 0 keeps most of them.",
+        "mean cosine of an eigenvector with its signs, over all eigenfunctions, distance from 0.78",
+        "<=",
+        0.06,
+        f"{PLACE}, appendix B",
+    ),
+)
+
+
+@experiment
+class EigenfunctionTasks(TaskFigures, Experiment):
+    """Validation accuracy, time, distance and alignment over the index of the eigenfunction."""
+
+    name = "eigenfunction-tasks"
+    title = "The kernel's eigenfunctions as tasks"
+    question = (
+        "The tangent kernel at initialization has eigenfunctions, from those that a linearized network learns at once to "
+        "those that it hardly learns. Is this order also that of the network itself?\n\nEach chosen eigenfunction, cut at "
+        "0, becomes a binary task on the same images; network and linearization are trained on it, and on CIFAR2. What "
+        "training did to the kernel is then seen in the alignments of all eigenfunctions."
+    )
+    chapter = Chapter.LINEARIZED
+    place = f"{SECTION}; figures 4 to 7"
+    claims = _claims("", "") + _FURTHER
+    scales = {
+        "smoke": {
+            "data": "digits",
+            "pixels": 8,
+            "images": 150,
+            "valid": 50,
+            "functions": 30,
+            "indices": (0, 4, 20),
+            "epochs": 2,
+            "batch": 50,
+        },
+        "paper": {
+            "nets": ("mlp", "lenet", "resnet18"),
+            "pixels": 32,
+            "images": 60_000,
+            "valid": 10_000,
+            "functions": 1000,
+            "indices": (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 999),
+            "epochs": 100,
+            "base": 64,
+            "zero_init": True,
+        },
+    }
+    seeds = {"smoke": 1, "desk": 2, "paper": 1}
+    minutes = {"smoke": 0.3, "desk": 12, "paper": 20_000}
+    notes = {
+        "desk": "6,000 images of 16 x 16 pixels in place of 60,000 of 32; 20 epochs in place of 100; indices to 100."
+    }
+
+    nets: tuple[str, ...] = ("mlp", "lenet")
+    data: Literal["digits", "mnist", "cifar10"] = "cifar10"
+    pixels: int = 16
+    images: int = 6_000
+    valid: int = 1_000
+    functions: int = 200
+    indices: tuple[int, ...] = (0, 1, 2, 5, 10, 20, 50, 100)
+    epochs: int = 20
+    batch: int = 128
+    rate: float = 0.05
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    base: int = 16
+    zero_init: bool = False
+
+    def recipe(self) -> Recipe:
+        """The same for networks, linearizations and tasks."""
+        return Recipe(self.epochs, self.batch, self.rate, optimizer=self.optimizer)
+
+    @property
+    def further(self) -> bool:
+        """Whether this variant judges CIFAR2, times, distances and alignments as well."""
+        return any(claim.id == "S3-E7-network" for claim in self.claims)
+
+    def cost(self) -> Cost:
+        """One step per update."""
+        trainings = 2 * len(self.nets) * (len(self.indices) + self.further)
+        return Cost(trainings * self.recipe().steps(self.images - self.valid), 0.03, 2500)
+
+    def run(self, lab: Lab) -> None:
+        """Eigenfunctions, then a network and a linearization per task."""
+        everything = self._images(lab)
+        rows = [self._network(lab, kind, everything) for kind in self.nets]
+        judged = {claim.id for claim in self.claims}
+        for claim, pick in _VERDICTS.items():
+            code = claim if claim in judged else claim.replace("S3-E1-", f"S3-E1{self._code()}-")
+            if code in judged:
+                lab.measure(code, pick([row[claim] for row in rows]))
+
+    def _code(self) -> str:
+        return self.claims[0].id.removeprefix("S3-E1").removesuffix("-falls")
+
+    def _images(self, lab: Lab) -> Dataset:
+        """Images for training, followed by those for validation; the kernel sees them all."""
+        train, _ = image_data(lab, self.data, self.pixels, self.images)
+        return train
+
+    def _build(self, lab: Lab, kind: str, data: Dataset) -> nn.Module:
+        with lab.seeded("model", kind):
+            return build(kind, data.inputs.shape[1:], base=self.base, zero_init=self.zero_init)
+
+    def _network(self, lab: Lab, kind: str, data: Dataset) -> dict[str, float]:
+        """All tasks of one network; the numbers that decide the claims."""
+
+        def decompose() -> dict[str, Tensor]:
+            model = self._build(lab, kind, data).eval()
+            count = min(self.functions, len(data))
+            found = eigenfunctions(model, list(data.inputs.split(250)), count, method="gram", progress=False)
+            return {"values": found.eigenvalues, "vectors": found.vectors, "residuals": found.residual_norms}
+
+        parts = lab.stage(f"eigenfunctions {kind}", decompose)
+        basis = Eigenfunctions(parts["values"], parts["vectors"], parts["residuals"])
+        rows = [self._task(lab, kind, data, basis, index) for index in self.indices]
+        own, linear = ([row[key] for row in rows] for key in ("network", "linearized"))
+        gap = sum(linear) / len(rows) - sum(own) / len(rows)
+        found = {
+            "S3-E1-falls": max(spearman(self.indices, values) for values in (own, linear)),
+            "S3-E1-alike": spearman(own, linear),
+            "S3-E1-linear": gap,
+        }
+        for claim, key in (("time", "updates"), ("distance", "distance"), ("angle", "angle")):
+            found[f"S3-E2-{claim}"] = spearman(self.indices, [row[key] for row in rows])
+        if self.further:
+            found["S3-E5-spike"] = float(torch.tensor([row["spike"] for row in rows]).median())
+            found["S3-E11-binarized"] = abs(float(basis.binarization().mean()) - 0.78)
+            baseline = self._pair(lab, kind, two_classes(data), "CIFAR2")
+            lab.log("baseline", net=kind, **{key: baseline[key] for key in ("network", "linearized")})
+            found["S3-E7-network"] = baseline["network"] - baseline["linearized"]
+        return found
+
+    def _pair(self, lab: Lab, kind: str, data: Dataset, task: str) -> dict[str, Any]:
+        """Train a network and a linearization on the first images; accuracies on the last ones."""
+        train, valid = data.first(len(data) - self.valid), data.take(torch.arange(len(data) - self.valid, len(data)))
+        found: dict[str, Any] = {}
+        for name in ("network", "linearized"):
+            model = self._build(lab, kind, data)
+            start = parameters_to_vector(model.parameters()).detach().clone()
+            trained = linearize(model.eval()) if name == "linearized" else model
+            losses = EpochLoss(REACHED)
+            training = train_task(lab, trained, train, self.recipe(), f"{kind} {name}, {task}", [losses])
+            found[name] = binary_accuracy(trained, valid)
+            if name == "network":
+                end = parameters_to_vector(model.parameters()).detach()
+                cosine = nn.functional.cosine_similarity(start, end, 0)
+                found |= {"updates": losses.reached or training.steps, "distance": float((end - start).norm())}
+                found |= {
+                    "angle": 1 - float(cosine),
+                    "train_loss": losses.losses[-1] if losses.losses else float("nan"),
+                }
+                found["model"] = model.eval()
+        return found
+
+    def _task(self, lab: Lab, kind: str, data: Dataset, basis: Eigenfunctions, index: int) -> dict[str, float]:
+        """One eigenfunction: accuracies, how far the network went, and what became of the kernel."""
+        found = self._pair(lab, kind, relabelled(data, basis.labels(index)), f"eigenfunction {index}")
+        model = found.pop("model")
+        if self.further:
+            ends = lab.stage(
+                f"alignments {kind} {index}",
+                lambda: alignments(model, list(data.inputs.split(250)), basis.functions, progress=False),
+            )
+            found["spike"] = _spike(ends, index) / _spike(basis.kernel_eigenvalues, index)
+            lab.save_array(f"alignments-{kind}-{index}", ends)
+            lab.save_array(f"alignments-{kind}-start", basis.kernel_eigenvalues)
+        lab.log("task", net=kind, index=index, **found)
+        return found
+
+
+def _spike(values: Tensor, index: int) -> float:
+    """One alignment over the median of its neighbours, ten on each side where they exist."""
+    low, high = max(0, index - NEIGHBOURS), min(len(values), index + NEIGHBOURS + 1)
+    others = torch.cat([values[low:index], values[index + 1 : high]])
+    return float(values[index] / others.median())
+
+
+_VERDICTS: dict[str, Any] = {
+    "S3-E1-falls": max,
+    "S3-E1-alike": min,
+    "S3-E1-linear": min,
+    "S3-E2-time": min,
+    "S3-E2-distance": min,
+    "S3-E2-angle": min,
+    "S3-E5-spike": min,
+    "S3-E7-network": min,
+    "S3-E11-binarized": max,
+}
+
+
+@experiment
+class EigenfunctionTasksAdam(EigenfunctionTasks):
+    """The same with Adam."""
+
+    name = "eigenfunction-tasks-adam"
+    title = "The kernel's eigenfunctions as tasks, with Adam"
+    place = f"{PLACE}, figure 2"
+    claims = _claims("-adam", ", with Adam")
+    scales = {**EigenfunctionTasks.scales, "paper": {**EigenfunctionTasks.scales["paper"], "rate": 1e-3}}
+    seeds = {"smoke": 1, "desk": 1, "paper": 1}
+    minutes = {"smoke": 0.3, "desk": 5, "paper": 20_000}
+    notes = {**EigenfunctionTasks.notes, "paper": "the paper does not tell Adam's rate; here 0.001."}
+
+    rate: float = 1e-3
+    optimizer: Literal["sgd", "adam"] = "adam"
+
+
+@experiment
+class EigenfunctionTasksMnist(EigenfunctionTasks):
+    """The same on MNIST."""
+
+    name = "eigenfunction-tasks-mnist"
+    title = "The kernel's eigenfunctions as tasks, on MNIST"
+    place = f"{PLACE}, figure 3"
+    claims = _claims("-mnist", ", on MNIST")
+    scales = {
+        "smoke": EigenfunctionTasks.scales["smoke"],
+        "paper": {**EigenfunctionTasks.scales["paper"], "nets": ("mlp", "lenet"), "pixels": 28, "images": 70_000},
+    }
+    seeds = {"smoke": 1, "desk": 1, "paper": 1}
+    minutes = {"smoke": 0.3, "desk": 5, "paper": 5_000}
+
+    data: Literal["digits", "mnist", "cifar10"] = "mnist"
+
+
+@experiment
+class EigenfunctionTasksResNet(EigenfunctionTasks):
+    """The same for a residual network with batch norm."""
+
+    name = "eigenfunction-tasks-resnet"
+    title = "The kernel's eigenfunctions as tasks, for ResNet18"
+    place = SECTION
+    claims = _claims("-resnet", ", for ResNet18")
+    scales = {
+        "smoke": {
+            **EigenfunctionTasks.scales["smoke"],
+            "images": 60,
+            "valid": 20,
+            "epochs": 1,
+            "indices": (0, 8),
+            "base": 4,
+        },
+        "paper": {**EigenfunctionTasks.scales["paper"], "nets": ("resnet18",)},
+    }
+    seeds = {"smoke": 1, "desk": 1, "paper": 1}
+    minutes = {"smoke": 0.4, "desk": 18, "paper": 20_000}
+    notes = {
+        "desk": "16 channels in the first stage, 4,000 images of 16 x 16 pixels, 10 epochs, 4 eigenfunctions. The kernel and "
+        "the linearization have batch norms at their initial statistics, the network its own."
+    }
+
+    nets: tuple[str, ...] = ("resnet18",)
+    images: int = 4_000
+    indices: tuple[int, ...] = (0, 5, 20, 100)
+    epochs: int = 10
