@@ -1,8 +1,14 @@
 """Symmetric products, with the symmetric half computed once."""
 
+from math import ceil
+
 from torch import Tensor
 
-_SMALLEST_BLOCK = 192
+_SMALLEST_BLOCK = 32
+_ALIGNMENT = 16
+"""Blocks of a multiple of this size run at full speed."""
+_WORTH_CUTTING = 4e6
+"""Products below which one call costs less than several."""
 
 
 def symmetric_product(rows: Tensor, out: Tensor | None = None) -> Tensor:
@@ -13,19 +19,17 @@ def symmetric_product(rows: Tensor, out: Tensor | None = None) -> Tensor:
 
     Args:
         rows: ``(..., m, k)``.
-        out: ``(..., m, m)`` to add to, in place; a new tensor by default.
+        out: ``(..., m, m)``, contiguous and symmetric, to add to in place; a new tensor by default.
     """
     size = rows.shape[-2]
-    blocks = min(size // _SMALLEST_BLOCK, 8)
-    if blocks < 2 or rows.shape[-1] < 32:
+    block = max(_SMALLEST_BLOCK, _ALIGNMENT * ceil(size / (8 * _ALIGNMENT)))
+    if size < 2 * block or size**2 * rows.shape[-1] < _WORTH_CUTTING:
         product = rows @ rows.transpose(-1, -2)
         return product if out is None else out.add_(product)
-    result = rows.new_empty((*rows.shape[:-1], size)) if out is None else out
-    bounds = [size * i // blocks for i in range(blocks + 1)]
-    for start, stop in zip(bounds, bounds[1:], strict=False):
-        strip = rows[..., start:stop, :] @ rows[..., start:, :].transpose(-1, -2)
-        if out is not None:
-            strip = strip.add_(out[..., start:stop, start:])
-        result[..., start:stop, start:] = strip
-        result[..., stop:, start:stop] = strip[..., stop - start :].transpose(-1, -2)
+    result = rows.new_zeros((*rows.shape[:-1], size)) if out is None else out
+    for matrix, one in zip(result.view(-1, size, size), rows.reshape(-1, *rows.shape[-2:]), strict=True):
+        for start in range(0, size, block):
+            stop = min(start + block, size)
+            matrix[start:stop, start:].addmm_(one[start:stop], one[start:].t())
+            matrix[stop:, start:stop] = matrix[start:stop, stop:].t()
     return result
