@@ -2,7 +2,11 @@
 
 from tangentlab.experiments.linearized_networks.directions import NeuralDirections
 from tangentlab.experiments.linearized_networks.energy import EnergyConcentration
+from tangentlab.experiments.linearized_networks.pretrained import PretrainedKernel
 from tangentlab.experiments.linearized_networks.quadratic import QuadraticRegimes
+from tangentlab.experiments.linearized_networks.runtimes import KernelRuntimes
+from tangentlab.experiments.linearized_networks.sample_size import SampleSize
+from tangentlab.experiments.linearized_networks.spurious import SpuriousCue
 from tangentlab.experiments.linearized_networks.tasks import (
     EigenfunctionTasks,
     EigenfunctionTasksAdam,
@@ -16,6 +20,10 @@ __all__ = [
     "EigenfunctionTasksMnist",
     "EigenfunctionTasksResNet",
     "EnergyConcentration",
+    "KernelRuntimes",
     "NeuralDirections",
+    "PretrainedKernel",
     "QuadraticRegimes",
+    "SampleSize",
+    "SpuriousCue",
 ]

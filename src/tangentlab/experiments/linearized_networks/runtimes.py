@@ -1,0 +1,160 @@
+"""What the kernels cost: processor time of Gram matrices and of training, for the three networks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from tangentlab import NTK
+from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments.linearized_networks._recipe import NAMES, PLACE, build, logistic_loss
+from tangentlab.linearized import linearize
+from tangentlab.report.style import PALETTE, band, label, panels
+
+SECTION = f"{PLACE}, appendix A"
+PUBLISHED = {"mlp": 180.0, "lenet": 1200.0, "resnet18": 115_200.0}
+"""Seconds of the Gram matrix of 60,000 images on one to four GPUs."""
+
+
+@experiment
+class KernelRuntimes(Experiment):
+    """Seconds per Gram matrix over the number of images, and per training step."""
+
+    name = "kernel-runtimes"
+    title = "What a Gram matrix costs"
+    question = (
+        "The Gram matrix of 60,000 images took the authors 3 minutes for an MLP, 20 for LeNet and 32 hours for ResNet18, on "
+        "GPUs. How does it grow here, and what does a step of a linearized network cost?\n\nProcessor time on one thread, on "
+        "noise of the shape of CIFAR-10: no number depends on the pictures."
+    )
+    chapter = Chapter.LINEARIZED
+    place = SECTION
+    claims = (
+        Claim(
+            "S3-E12-order",
+            "LeNet's kernel costs more than the MLP's, ResNet18's more than LeNet's.",
+            "smallest ratio of neighbours in this order, at the largest common number of images",
+            ">=",
+            1.5,
+            SECTION,
+        ),
+        Claim(
+            "S3-E12-growth",
+            "The time grows with the square of the number of images.",
+            "largest exponent between the two largest numbers of images, over networks",
+            "<=",
+            2.3,
+            SECTION,
+        ),
+        Claim(
+            "S3-E12-training",
+            "Trainings cost more for larger networks, in the same order.",
+            "smallest ratio of neighbours in the order MLP, LeNet, ResNet18, seconds per step",
+            ">=",
+            1.5,
+            SECTION,
+        ),
+    )
+    scales = {
+        "smoke": {"sizes": (40, 80), "base": 4, "pixels": 16, "resnet_pixels": 16, "batch": 20, "repeats": 1},
+        "paper": {"sizes": (1_000, 4_000, 12_000), "base": 64, "resnet_pixels": 32},
+    }
+    minutes = {"smoke": 0.2, "desk": 2, "paper": 300}
+    notes = {
+        "desk": "up to 2,000 images; ResNet18 with 16 channels in its first stage at 16 x 16 pixels, the others at 32."
+    }
+
+    nets: tuple[str, ...] = ("mlp", "lenet", "resnet18")
+    sizes: tuple[int, ...] = (500, 1_000, 2_000)
+    pixels: int = 32
+    resnet_pixels: int = 16
+    base: int = 16
+    batch: int = 128
+    repeats: int = 3
+
+    def cost(self) -> Cost:
+        """One step per Gram matrix."""
+        return Cost(len(self.nets) * len(self.sizes), 8.0, 3000)
+
+    def run(self, lab: Lab) -> None:
+        """Gram matrices of every network and size, then training steps."""
+        seconds: dict[str, list[float]] = {kind: [] for kind in self.nets}
+        with torch.random.fork_rng(devices=[]):
+            for kind, size in lab.loop([(k, n) for k in self.nets for n in self.sizes], "Gram matrices"):
+                seconds[kind].append(self._gram(lab, kind, size))
+                lab.log("gram", net=kind, images=size, seconds=seconds[kind][-1], published=PUBLISHED[kind])
+        steps = [self._steps(lab, kind) for kind in self.nets]
+        if any(len(times) < len(self.sizes) for times in seconds.values()):
+            for claim in self.claims:
+                lab.not_tested(claim.id, "not all sizes were measured")
+            return
+        last = [times[-1] for times in seconds.values()]
+        sizes = self.sizes[-2:]
+        growth = [np.log(times[-1] / times[-2]) / np.log(sizes[1] / sizes[0]) for times in seconds.values()]
+        lab.measure("S3-E12-order", min(b / a for a, b in zip(last, last[1:], strict=False)))
+        lab.measure("S3-E12-growth", max(growth))
+        lab.measure("S3-E12-training", min(b / a for a, b in zip(steps, steps[1:], strict=False)))
+
+    def _image(self, kind: str) -> tuple[int, int, int]:
+        side = self.resnet_pixels if kind == "resnet18" else self.pixels
+        return 3, side, side
+
+    def _gram(self, lab: Lab, kind: str, size: int) -> float:
+        """Processor seconds of one kernel, the best of a few."""
+        with lab.seeded("model", kind):
+            model = build(kind, self._image(kind), base=self.base).eval()
+        inputs = torch.randn(size, *self._image(kind), generator=lab.generator("images", size))
+        times = []
+        for _ in range(self.repeats):
+            start = time.process_time()
+            NTK(model, list(inputs.split(125)), progress=False)
+            times.append(time.process_time() - start)
+        return min(times)
+
+    def _steps(self, lab: Lab, kind: str) -> float:
+        """Processor seconds of a training step; that of the linearization is logged next to it."""
+        with lab.seeded("model", kind):
+            model = build(kind, self._image(kind), base=self.base)
+        generator = lab.generator("batch", kind)
+        batch = torch.randn(self.batch, *self._image(kind), generator=generator), torch.ones(self.batch)
+        found = {}
+        for name, trained in (("network", model.train()), ("linearized", linearize(model.eval()))):
+            times = []
+            for _ in range(self.repeats + 1):
+                start = time.process_time()
+                logistic_loss(trained, batch).backward()
+                times.append(time.process_time() - start)
+            found[name] = min(times)
+        lab.log("step", net=kind, **found)
+        return found["network"]
+
+    def draw(self, results: Results) -> Iterator[Picture]:
+        """Times over sizes, with the published ones at 60,000, and seconds per step."""
+        figure, ((left, right),) = panels(2)
+        for place, kind in enumerate(self.nets):
+            curves = results.curves("gram", "images", "seconds", net=kind)
+            band(left, curves, NAMES[kind], color=PALETTE[place], marker="o")
+            square = curves.mean[-1] * (60_000 / curves.x[-1]) ** 2
+            left.plot([curves.x[-1], 60_000], [curves.mean[-1], square], ":", color=PALETTE[place], linewidth=1)
+            left.plot(60_000, PUBLISHED[kind], "D", color=PALETTE[place], markersize=5)
+            rows = results.table("step", net=kind)
+            for shift, name, alpha in ((-0.2, "network", 1.0), (0.2, "linearized", 0.5)):
+                value = float(rows[name].mean())
+                right.bar(place + shift, value, 0.36, color=PALETTE[place], alpha=alpha)
+                right.annotate(f"{1e3 * value:.0f}", (place + shift, value), ha="center", va="bottom", fontsize=8)
+        left.set(xscale="log", yscale="log")
+        left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3)
+        right.set_yscale("log")
+        right.set_xticks(range(len(self.nets)), [NAMES[kind] for kind in self.nets])
+        label(left, "images", "processor time [s]", "Gram matrix")
+        label(right, "network (full), linearized (pale)", "processor time per step [s]", "training step")
+        yield Picture(
+            "runtimes",
+            figure,
+            "Left: processor time of a Gram matrix of one output on one thread, continued with the square of the number of "
+            "images (dotted); diamonds: the published times for 60,000 images on GPUs. Right: a training step of a batch, "
+            "numbers in milliseconds.",
+        )
