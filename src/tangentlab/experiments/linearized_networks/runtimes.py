@@ -73,7 +73,7 @@ class KernelRuntimes(Experiment):
     resnet_pixels: int = 16
     base: int = 16
     batch: int = 128
-    repeats: int = 3
+    repeats: int = 2
 
     def cost(self) -> Cost:
         """One step per Gram matrix."""

@@ -30,7 +30,7 @@ from tangentlab.linearized import AlphaModel, Groups, add_corner_patch, at_progr
 from tangentlab.models import ResNet18
 from tangentlab.report.style import PALETTE, label, panels
 
-STARTS = {"scratch": "random start, no norms", "pretrained": "pretrained, norms in evaluation mode"}
+STARTS = {"scratch": "random start, no norms", "pretrained": "pretrained, frozen norms"}
 LEVELS = (0.7, 0.75, 0.8, 0.85, 0.9)
 SECTION = "§5.3.3, figure 5.3"
 
