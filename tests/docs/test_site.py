@@ -12,7 +12,13 @@ from tangentlab import alignment, experiments, linalg, linearized, optim
 from tests.docs.pages import ROOT, without_fences
 
 DOCS = ROOT / "docs"
-TEXTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md", *sorted(DOCS.rglob("*.md"))]
+TEXTS = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "DEVELOPERS.md",
+    ROOT / "benchmarks" / "README.md",
+    *sorted(DOCS.rglob("*.md")),
+]
 
 
 def navigation() -> list[str]:
@@ -58,7 +64,9 @@ def documented() -> set[str]:
     return named | {name for text in pages for name in re.findall(r"^ {8}- (\w+)$", text, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("package", [tangentlab, linalg, optim, alignment, linearized, experiments], ids=lambda package: package.__name__)
+@pytest.mark.parametrize(
+    "package", [tangentlab, linalg, optim, alignment, linearized, experiments], ids=lambda package: package.__name__
+)
 def test_every_public_name_is_in_the_reference(package: Any) -> None:
     known = documented()
     for name in package.__all__:
