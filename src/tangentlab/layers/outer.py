@@ -185,7 +185,9 @@ class OuterSum:
         if self.positions == 1:
             left, right = self.left.square().sum((3, 4)), self.right.square().sum((3, 4)) + self.bias
             return (left * right).sum(2).expand(self.outputs, -1)
-        return torch.stack([self.take_examples(n, n + 1).rows().square().sum((1, 2)) for n in range(self.examples)], 1)
+        step = max(1, CACHE_BYTES // (self.outputs * self.numel * self.left.element_size()))
+        chunks = [self.take_examples(n, min(n + step, self.examples)) for n in range(0, self.examples, step)]
+        return torch.cat([torch.linalg.vector_norm(chunk.rows(), dim=2).square() for chunk in chunks], 1)
 
     def side_rows(self, side: str, sharing: str) -> Tensor:
         """Factors of one side as rows (groups, M, features); the right side homogeneous.
@@ -213,11 +215,18 @@ class OuterSum:
 
         For one position this is one product of squared projections and needs no per-example gradient.
         """
-        left, right = self.left @ left_basis, self.homogeneous() @ right_basis
+        left, right = turned(self.left, left_basis), turned(self.homogeneous(), right_basis)
         if self.positions == 1:
             squares = left[..., 0, :].square().sum(0), right[..., 0, :].square().sum(0)
             return torch.einsum("ngo,ngi->goi", *squares)
         return square_sum_of_products(left, right)
+
+
+def turned(factors: Tensor, basis: Tensor) -> Tensor:
+    """Factors (K, N, groups, T, features) in a basis (groups, features, k), by one product per group."""
+    product = torch.bmm(stacked_rows(factors), basis)
+    sizes = (*factors.shape[:2], factors.shape[3])
+    return product.unflatten(1, sizes).permute(1, 2, 0, 3, 4)
 
 
 def square_sum_of_products(left: Tensor, right: Tensor, turn: Callable[[Tensor], Tensor] | None = None) -> Tensor:

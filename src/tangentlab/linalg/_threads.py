@@ -61,9 +61,8 @@ def processors_are_free(threads: int) -> bool:
 def side_by_side(function: Callable[[Item], Result], items: Sequence[Item], costs: Sequence[float]) -> list[Result]:
     """``[function(item) for item in items]``, one thread each, as many at once as the caller has threads.
 
-    An item whose cost exceeds what the others can hide is done first, alone, with all threads, when the processors are
-    free: with p threads one decomposition is about p^0.6 times faster, so this is done when
-    ``cost / p^0.6 + rest / p`` is below ``max(cost, total / p)``. The caller's thread count is left as it was.
+    An item that would leave threads idle is done first, alone, with all threads, when the processors are free: with p
+    threads one decomposition is about p^0.6 times faster. The caller's thread count is left as it was.
 
     Args:
         function: the work; must release the interpreter lock to gain anything (torch's linear algebra does).
@@ -94,11 +93,23 @@ SMALL = 64.0**3
 
 
 def _dominates(queue: Sequence[int], costs: Sequence[float], threads: int) -> bool:
-    first, total = costs[queue[0]], sum(costs[index] for index in queue)
+    """Whether all end sooner when the first of the queue is done before the others, with all threads."""
+    first, ordered = costs[queue[0]], [costs[index] for index in queue]
     if threads == 1 or first < SMALL:
         return False
-    alone = first / float(threads**0.6) + (total - first) / threads
-    return alone < max(first, total / threads)
+    alone = first / float(threads**0.6) + max(_shared_out(ordered[1:], threads)[1])
+    return alone < max(_shared_out(ordered, threads)[1])
+
+
+def _shared_out(costs: Sequence[float], count: int) -> tuple[list[list[int]], list[float]]:
+    """Indices in ``count`` lists, largest cost first to the lightest list, and the load of each list."""
+    lanes: list[list[int]] = [[] for _ in range(count)]
+    loads = [0.0] * count
+    for index in sorted(range(len(costs)), key=lambda index: -costs[index]):
+        lightest = loads.index(min(loads))
+        lanes[lightest].append(index)
+        loads[lightest] += costs[index]
+    return lanes, loads
 
 
 _LANE_OPERATIONS = 5e7
@@ -129,13 +140,8 @@ def in_lanes(work: Callable[[Sequence[Item]], Result], items: Sequence[Item], co
 
 
 def _balanced(costs: Sequence[float], count: int) -> list[list[int]]:
-    """Indices in ``count`` lists whose costs differ little, largest first to the lightest list; else in one list."""
-    lanes: list[list[int]] = [[] for _ in range(count)]
-    loads = [0.0] * count
-    for index in sorted(range(len(costs)), key=lambda index: -costs[index]):
-        lightest = loads.index(min(loads))
-        lanes[lightest].append(index)
-        loads[lightest] += costs[index]
+    """Indices in ``count`` lists whose costs differ little; else in one list."""
+    lanes, loads = _shared_out(costs, count)
     even = sum(costs) / count
     if even < _LANE_OPERATIONS or max(loads) > 1.2 * even:
         return [list(range(len(costs)))]
