@@ -19,7 +19,8 @@ before the first run. *Held* means true in the mean and in every seed, *not held
 two. A claim that does not hold stays here, with what was measured.
 
 Everything below was run at the desk scale (two cores, at most 20 minutes per experiment); under each experiment stands
-what is smaller than in the paper. Figures and full configurations lie in `results/desk/`. This page is written by
+what is smaller than in the paper. Figures and full configurations lie in `results/desk/`:
+`tangentlab gallery results/desk --open` shows them, with a page for every experiment. This page is written by
 `python -m tangentlab.report.publish`.
 """
 
@@ -47,12 +48,12 @@ def render_claims_page(results: Path) -> str:
 
 
 def _overview(summaries: list[dict[str, Any]]) -> str:
-    header = ["experiment", *STATUSES[:4], "run time"]
+    header = ["experiment", *STATUSES[:4], "computing"]
     lines = [_row(header), _row(["---", *["---:"] * 5])]
     for summary in summaries:
         counts = [sum(claim["status"] == status for claim in summary["claims"]) for status in STATUSES[:4]]
         link = f"[{summary['experiment']}](#{summary['experiment']})"
-        lines.append(_row([link, *(str(count or "") for count in counts), duration(summary["seconds_longest_seed"])]))
+        lines.append(_row([link, *(str(count or "") for count in counts), duration(summary["seconds"])]))
     return "\n".join(lines) + "\n"
 
 
@@ -61,7 +62,9 @@ def _section(summary: dict[str, Any]) -> str:
     facts = f"{cell(summary['title'])} ({cell(summary['place'])}). {seeds} seed{'s' if seeds != 1 else ''}, "
     facts += f"{duration(summary['seconds'])} of computing, commit `{cell(summary['provenance']['commit'])}`."
     if summary["note"]:
-        facts += f" {cell(summary['note'])}"
+        note = cell(summary["note"])
+        facts += f" {note[:1].upper()}{note[1:]}"
+        facts += "" if note.endswith(".") else "."
     lines = [f"### {summary['experiment']}\n", f"{facts}\n"]
     lines += [_row(["verdict", "claim", "place", "measured", "holds if"]), _row(["---"] * 5)]
     lines += [_claim_row(claim) for claim in summary["claims"]]
