@@ -105,6 +105,11 @@ VMAP_CELLS = 2_000_000
 """Above this many output entries per cotangent, a vmapped backward leaves the cache and a loop is faster (measured)."""
 
 
+def one_at_a_time(calls: Iterable[Call]) -> bool:
+    """Whether several cotangents are backpropagated one after the other."""
+    return sum(torch.Size(call.output_shape).numel() for call in calls) > VMAP_CELLS
+
+
 def output_gradients(outputs: Tensor, calls: Sequence[Call], cotangents: Tensor) -> list[Tensor]:
     """Gradients (K, *output shape) of sum(outputs * cotangents[k]) at the calls, for cotangents (K, *outputs.shape).
 
@@ -112,18 +117,22 @@ def output_gradients(outputs: Tensor, calls: Sequence[Call], cotangents: Tensor)
     """
     if not calls:
         return []
-    edges = [call.edge for call in calls]
-    count, cells = cotangents.shape[0], sum(torch.Size(call.output_shape).numel() for call in calls)
-    if count == 1 or cells <= VMAP_CELLS:
+    edges, count = [call.edge for call in calls], cotangents.shape[0]
+    if count == 1 or not one_at_a_time(calls):
         grads = batched_grad(outputs, edges, cotangents)
         return [_or_zeros(g, c, count, outputs) for g, c in zip(grads, calls, strict=True)]
     result: list[Tensor] = []
     for k, cotangent in enumerate(cotangents):
         grads = gradients(outputs, edges, cotangent)
         if not result:
-            result = [_or_zeros(None, c, count, outputs if g is None else g) for g, c in zip(grads, calls, strict=True)]
+            result = [
+                (outputs if g is None else g).new_empty((count, *c.output_shape))
+                for g, c in zip(grads, calls, strict=True)
+            ]
         for total, grad in zip(result, grads, strict=True):
-            if grad is not None:
+            if grad is None:
+                total[k] = 0
+            else:
                 total[k] = grad.reshape(total[k].shape)
     return result
 

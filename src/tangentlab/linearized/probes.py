@@ -82,8 +82,8 @@ class LinearityProbe:
 
     def _look(self, model: nn.Module) -> tuple[Tensor, Tensor, FMatDense | None]:
         seen = [observed(model, batch, self._module, self._forward) for batch in self._batches]
-        signs = [sign for found, _ in seen for sign in found]
-        rows = torch.cat([features.flatten(1) for _, features in seen]).double()
+        signs = [sign for one in seen for sign in one.signs]
+        rows = torch.cat([one.representation.flatten(1) for one in seen]).double()
         with evaluation_mode(model):
             options: dict[str, Any] = {"outputs": self._outputs, "forward": self._forward, "progress": False}
             kernel = NTK(model, self._batches, **options) if self._ntk else None
@@ -91,17 +91,24 @@ class LinearityProbe:
         return flat, rows @ rows.t(), kernel
 
 
-def observed(
-    model: nn.Module, batch: Any, module: str | None, forward: Forward | None = None
-) -> tuple[list[Tensor], Tensor]:
-    """One forward pass in eval mode: which units of every ReLU are positive, and a representation ``(n, ...)``.
+@dataclass(frozen=True)
+class Observed:
+    """What one forward pass shows: outputs, positive units ``(n, ...)`` of every ReLU, and a representation ``(n, ...)``."""
+
+    outputs: Any
+    signs: list[Tensor]
+    representation: Tensor
+
+
+def observed(model: nn.Module, batch: Any, module: str | None, forward: Forward | None = None) -> Observed:
+    """Run the model in eval mode and look at it.
 
     module: the name of the one whose input is the representation (see `representation_module`); None for the outputs.
     """
     with evaluation_mode(model), untouched(model), torch.no_grad():
         with _watched(model, module) as seen, _ReluSigns() as relus:
-            output = forward(model, batch) if forward else call_model(model, batch)
-    return relus.found, main_tensor(output) if module is None else seen[-1]
+            outputs = forward(model, batch) if forward else call_model(model, batch)
+    return Observed(outputs, relus.found, main_tensor(outputs) if module is None else seen[-1])
 
 
 class _ReluSigns(TorchDispatchMode):

@@ -64,10 +64,10 @@ def test_sizes_go_down_in_halves_of_outputs_then_of_examples_to_a_floor():
 
 def test_a_cheap_recorder_keeps_its_size_and_takes_every_snapshot():
     recorder = recorded(200, step_seconds=1.0, snapshot_seconds=0.001, free_seconds=0.0)
-    assert [row["step"] for row in recorder.snapshots] == [0, 5, 8, 13, 20, 33, 52, 84, 134, 200]
+    assert [row["step"] for row in recorder.snapshots] == [0, 5, 8, 14, 25, 42, 71, 121, 200]
     assert {(row["examples"], row["outputs"]) for row in recorder.snapshots} == {(40, 3)}
     assert not recorder.recording.events
-    assert recorder.overhead == pytest.approx(10 * 0.12 / 200)
+    assert recorder.overhead == pytest.approx(9 * 0.12 / 200)
 
 
 def test_an_expensive_one_shrinks_once_stays_below_the_limit_and_says_so():

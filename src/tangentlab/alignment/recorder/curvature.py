@@ -10,8 +10,12 @@ from torch import Tensor
 from tangentlab.alignment.recorder.likelihoods import likelihood_for
 from tangentlab.alignment.recorder.probes import View
 from tangentlab.curvatures import Hessian
+from tangentlab.engine.batches import take_examples
 from tangentlab.engine.likelihood import Classification, Likelihood
 from tangentlab.engine.rows import Rows, Weighting
+
+EXAMPLES = 32
+"""Second derivatives cost most of all, so curvature is that of the first examples of the probe."""
 
 
 class SignedRoots(Weighting):
@@ -50,20 +54,20 @@ class SignedRoots(Weighting):
 def curvature(view: View, likelihood: str | Likelihood | None = None, products: int = 1) -> dict[str, float]:
     """Unbiased estimates of the traces of the Fisher matrix and of the Hessian of the loss; nothing without labels.
 
-    The Fisher matrix takes one backward (`SignedRoots`), the Hessian one product with a vector of random signs, about four
-    forward passes, for each of ``products``. The estimate of the Hessian has a standard deviation of
+    On the first 32 examples of the probe. The Fisher matrix takes one backward (`SignedRoots`), the Hessian one product with
+    a vector of random signs, about four forward passes, for each of ``products``; its estimate has a standard deviation of
     ``sqrt(2 / products) |H|_F``.
     """
     kind = likelihood_for(view, likelihood)
     if kind is None or view.labels is None:
         return {}
-    network = view.call.network(view.model)
-    rows = Rows(network, view.batch, SignedRoots(kind, view.generator), progress=False)
+    batch = take_examples(view.batch, range(min(EXAMPLES, len(view.logits))))
+    rows = Rows(view.call.network(view.model), batch, SignedRoots(kind, view.generator), progress=False)
     norms = [factor.squared_norms().double().sum() for chunk in rows for factor in chunk.factors.values()]
     rows.release()
-    hessian = Hessian(view.model, view.batch, loss=kind, progress=False, **view.call.options())
+    hessian = Hessian(view.model, batch, loss=kind, progress=False, **view.call.options())
     estimate = hessian.estimate_trace(products, method="hutchinson", generator=view.generator)
     return {
-        "fisher_trace": float(torch.stack(norms).sum()) / len(view.logits),
+        "fisher_trace": float(torch.stack(norms).sum()) / min(EXAMPLES, len(view.logits)),
         "hessian_trace": float(estimate.estimate),
     }

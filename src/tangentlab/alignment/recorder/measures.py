@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tangentlab.alignment.recorder.curvature import curvature
 from tangentlab.alignment.recorder.likelihoods import likelihood_for
@@ -26,7 +26,6 @@ from tangentlab.alignment.spectrum import kernel_spectrum
 from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.losses import loss_of
 from tangentlab.errors import InputError
-from tangentlab.linearized.probes import observed, representation_module
 from tangentlab.objects.fmat import FMatDense
 
 Measure = Callable[[View], dict[str, float]]
@@ -86,10 +85,9 @@ def linearity(view: View) -> dict[str, float]:
     snapshot, and the share of ReLU units whose status, 0 or positive, is that of the first. Smaller probes are compared with
     the same part of the first.
     """
-    signs, features = observed(view.model, view.batch, _representation(view), view.call.forward)
-    rows = features.flatten(1).double()
+    rows = view.seen.representation.flatten(1).double()
     count = len(rows)
-    patterns = [sign.flatten(1) for sign in signs if len(sign) == count]
+    patterns = [sign.flatten(1) for sign in view.seen.signs if len(sign) == count]
     now = {"kernel": view.kernel.data, "gram": rows @ rows.t()}
     if patterns:
         now["signs"] = torch.cat(patterns, 1)
@@ -104,11 +102,6 @@ def linearity(view: View) -> dict[str, float]:
     if patterns and start["signs"].shape[1:] == now["signs"].shape[1:]:
         found["sign_similarity"] = float((now["signs"] == start["signs"][:count]).double().mean())
     return found
-
-
-def _representation(view: View) -> str | None:
-    linear = any(isinstance(module, nn.Linear) for module in view.model.modules())
-    return representation_module(view.model, "last_linear" if linear else "outputs")
 
 
 NAMED: dict[str, Callable[..., dict[str, float]]] = {

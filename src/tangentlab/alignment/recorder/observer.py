@@ -20,7 +20,7 @@ from tangentlab.alignment.recorder.probes import Call, Probe, View, choose_outpu
 from tangentlab.engine.planner import plan
 from tangentlab.errors import InputError
 
-TRACE_DRAWS = 2
+TRACE_DRAWS = 1
 """Random signs per snapshot for the trace of the kernel, where not all outputs are looked at."""
 
 

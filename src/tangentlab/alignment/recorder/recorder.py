@@ -30,7 +30,7 @@ from tangentlab.report.format import duration
 if TYPE_CHECKING:
     from tangentlab.experiments import Picture
 
-DEFAULT_SIZE = Size(examples=64, outputs=4)
+DEFAULT_SIZE = Size(examples=50, outputs=4)
 DEFAULT_OVERHEAD = 0.1
 
 
@@ -51,9 +51,9 @@ class TangentRecorder:
     Args:
         model: the network in training.
         probes: data by name; a batch, or a loader whose first batches are taken. C(f) and curvature are those of the first.
-        schedule: a `Schedule`; a number k: every k steps; a list of steps; a function of the step. By default 5 x 1.6^k.
+        schedule: a `Schedule`; a number k: every k steps; a list of steps; a function of the step. By default 5 x 1.7^k.
             The first and the last step are always recorded.
-        size: (examples, outputs) per probe, e.g. (100, 10); "all" outputs: (100, None). By default (64, 4), the outputs
+        size: (examples, outputs) per probe, e.g. (100, 10); "all" outputs: (100, None). By default (50, 4), the outputs
             drawn by chance, and `max_overhead` may shrink it. A size that is given stays, unless `max_overhead` is, too.
         max_overhead: share of the training time that the recorder may take, 0.1 by default.
         free_seconds: what it may take in any case.

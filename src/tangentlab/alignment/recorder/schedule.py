@@ -24,11 +24,11 @@ class Schedule(ABC):
 class Geometric(Schedule):
     """``first * ratio^k`` rounded, k = 0, 1, 2 ...: dense early, where kernels move fast, and even on a logarithmic axis.
 
-    The default takes 12 snapshots before step 1,000 besides the first and the last; ``Geometric(5, 1.15)`` has the steps of
+    The default takes 12 snapshots of 1,000 steps, the first and the last among them; ``Geometric(5, 1.15)`` has the steps of
     Baratin et al. (2021).
     """
 
-    def __init__(self, first: float = 5.0, ratio: float = 1.6) -> None:
+    def __init__(self, first: float = 5.0, ratio: float = 1.7) -> None:
         if first <= 0 or ratio <= 1:
             raise InputError(f"A geometric schedule needs first > 0 and ratio > 1, not {first} and {ratio}.")
         self.first, self.ratio = first, ratio
