@@ -5,5 +5,14 @@ from tangentlab.experiments.alignment.hierarchy import DepthHierarchy, EasyDiffi
 from tangentlab.experiments.alignment.initial_eigenvectors import InitialEigenvectors
 from tangentlab.experiments.alignment.norm_capacity import NormCapacity
 from tangentlab.experiments.alignment.supernat import SuperNat
+from tangentlab.experiments.alignment.vgg import VGGAlignment
 
-__all__ = ["DepthHierarchy", "DiskEigenfunctions", "EasyDifficult", "InitialEigenvectors", "NormCapacity", "SuperNat"]
+__all__ = [
+    "DepthHierarchy",
+    "DiskEigenfunctions",
+    "EasyDifficult",
+    "InitialEigenvectors",
+    "NormCapacity",
+    "SuperNat",
+    "VGGAlignment",
+]

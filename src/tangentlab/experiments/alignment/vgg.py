@@ -1,0 +1,208 @@
+"""Figures 6.2, 6.3 and B.8: spectrum and alignment of a VGG19's tangent kernel along its training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from tangentlab.data import Dataset, label_noise
+from tangentlab.experiments import (
+    Batches,
+    Chapter,
+    Claim,
+    Cost,
+    Experiment,
+    Lab,
+    Picture,
+    Results,
+    Training,
+    experiment,
+    geometric_steps,
+    train,
+)
+from tangentlab.experiments._images import Points, Row, cross_entropy, image_data, loss_and_accuracy, some_of
+from tangentlab.experiments.alignment import _vgg_figures as figures
+from tangentlab.experiments.alignment._shared import alignment_row, layer_kernels, layer_rows, spectrum_row, total
+from tangentlab.models import VGG
+
+SPECTRUM, ALIGNMENT, LOWER = "§6.3.2, figure 6.2", "§6.3.3, figure 6.3", "App. B.4, figure B.8"
+
+
+def _claim(id: str, sentence: str, measured: str, relation: Any, threshold: float, place: str) -> Claim:
+    return Claim(id, sentence, measured, relation, threshold, place)
+
+
+_CLAIMS = (
+    _claim("6.2-max", "The largest eigenvalue grows by more than two orders of magnitude.",
+           "largest eigenvalue of the train kernel, end over start, clean labels", ">=", 100, SPECTRUM),
+    _claim("6.2-mean", "So does the mean eigenvalue.",
+           "mean eigenvalue of the train kernel, end over start, clean labels", ">=", 100, SPECTRUM),
+    _claim("6.2-larger-faster", "Larger eigenvalues grow faster.",
+           "growth of the largest over growth of the median eigenvalue, clean labels", ">=", 2, SPECTRUM),
+    _claim("6.2-erank-clean", "The effective rank falls below 10 % of its initial value with clean labels.",
+           "least effective rank of the train kernel over the initial one", "<=", 0.1, SPECTRUM),
+    _claim("6.2-erank-noise", "Below 20 % with half of the labels random.",
+           "least effective rank of the train kernel over the initial one", "<=", 0.2, SPECTRUM),
+    _claim("6.2-T40", "The 40 largest of 1000 eigenvalues hold more than 70 % of the trace.",
+           "largest T₄₀ of the train kernel, clean labels", ">=", 0.7, SPECTRUM),
+    _claim("6.2-alike", "Train and test kernels are alike.",
+           "mean relative difference of their effective ranks, clean labels", "<=", 0.25, SPECTRUM),
+    _claim("6.2-anticorrelated", "With noisy labels the effective rank is low while test accuracy is high.",
+           "rank correlation of the train kernel's effective rank and the test accuracy", "<=", -0.3, SPECTRUM),
+    _claim("6.2-overfitting", "It rises again when overfitting starts.",
+           "effective rank of the train kernel at the end over its least value, noisy labels", ">=", 1.2, SPECTRUM),
+    _claim("6.3-rise", "The alignment with the labels rises.",
+           "CKA of the train kernel, largest minus initial, clean labels", ">=", 0.1, ALIGNMENT),
+    _claim("6.3-test-above", "With noisy labels the test CKA is far above the train CKA in the learning phase.",
+           "test CKA over train CKA at the best test accuracy", ">=", 1.2, ALIGNMENT),
+    _claim("6.3-layers", "Several intermediate layers exceed 0.5.",
+           "third highest CKA of a layer's train kernel at any time, clean labels", ">=", 0.5, ALIGNMENT),
+    _claim("6.3-top", "The very top layer is relatively low.",
+           "CKA of the last layer over that of the best layer at the end, train kernel, clean labels", "<=", 0.8, ALIGNMENT),
+    _claim("6.3-peak", "With noise the CKA peaks when the test accuracy does.",
+           "test accuracy at the peak of the test CKA over the best test accuracy", ">=", 0.9, ALIGNMENT),
+    _claim("B.8-drop", "With a lower learning rate the effective rank drops early, too.",
+           "least effective rank of the train kernel over the initial one, clean labels, lower rate", "<=", 0.5, LOWER),
+    _claim("B.8-higher", "But to about three times the value.",
+           "least effective rank with the lower rate over that with the higher rate, clean labels", ">=", 1.5, LOWER),
+    _claim("6.2-fitted", "The network fits the clean labels.",
+           "training accuracy at the end, clean labels", ">=", 0.9, SPECTRUM),
+)  # fmt: skip
+
+
+@experiment
+class VGGAlignment(Experiment):
+    """Kernels on a train and a test probe at geometric steps, with and without label noise, at two learning rates."""
+
+    name = "vgg-alignment"
+    title = "A deep network's kernel stretches along few directions, and towards the labels"
+    question = (
+        "How does the tangent kernel of a deep convolutional network change while it is trained, and what does label noise do "
+        "to it?\n\nA VGG19 without batch norm learns CIFAR-10, with the true labels and with half of them random, at two "
+        "learning rates. Along the way the kernels of all outputs on train and test images are decomposed, as a whole and "
+        "layer by layer."
+    )
+    chapter = Chapter.ALIGNMENT
+    place = "§6.3.2, §6.3.3, figures 6.2, 6.3, B.8"
+    claims = _CLAIMS
+    scales = {
+        "smoke": {"data": "digits", "pixels": 8, "channels": 1, "images": 100, "depth": 11, "base": 2, "batch": 20,
+                  "steps": 4, "probe": 6, "test": 40, "ratio": 4.0},
+        "paper": {"images": 50_000, "base": 64, "steps": 20_000, "ratio": 1.15, "test": 10_000},
+    }  # fmt: skip
+    seeds = {"smoke": 1, "desk": 2, "paper": 1}
+    minutes = {"smoke": 0.3, "desk": 40, "paper": 20_000}
+    notes = {
+        "desk": "VGG19 with 16 to 128 channels, Kaiming-normal, on 1,000 CIFAR-10 images for 80 epochs, without augmentation "
+        "or weight decay; kernels of 100 train and 100 test images at 9 steps; two seeds.",
+    }
+
+    data: Literal["digits", "cifar10"] = "cifar10"
+    pixels: int = 32
+    channels: int = 3
+    images: int = 1_000
+    test: int = 1_000
+    depth: int = 19
+    base: int = 16
+    batch: int = 100
+    steps: int = 800
+    rates: tuple[float, ...] = (0.01, 0.003)
+    momentum: float = 0.9
+    noises: tuple[float, ...] = (0.0, 0.5)
+    probe: int = 100
+    ratio: float = 2.2
+
+    def cost(self) -> Cost:
+        """One step per update, of all trainings."""
+        return Cost(len(self.rates) * len(self.noises) * self.steps, 0.3, 1500)
+
+    def run(self, lab: Lab) -> None:
+        """All four trainings from the same initial network."""
+        clean, test = image_data(lab, self.data, self.pixels, self.images)
+        test = some_of(test, self.test)
+        found: dict[tuple[float, float], list[Row]] = {}
+        for noise in self.noises:
+            data, _ = label_noise(clean, noise, lab.generator("labels"), "random")
+            for rate in self.rates:
+                with lab.seeded("model"):
+                    model = VGG(self.depth, 10, self.base, in_channels=self.channels, image_size=self.pixels)
+                found[noise, rate] = self._follow(lab, model, data, test, noise=noise, rate=rate)
+        self._judge(lab, found)
+
+    def _follow(self, lab: Lab, model: nn.Module, data: Dataset, test: Dataset, **facts: float) -> list[Row]:
+        count = lab.capped(self.probe)  # a trial of a few steps is a trial of a few examples
+        probes = {"train": some_of(data, count), "test": some_of(test, count)}
+
+        def record(training: Training) -> list[Row]:
+            scores = {
+                "train": loss_and_accuracy(model, some_of(data, self.test)),
+                "test": loss_and_accuracy(model, test),
+            }
+            rows = []
+            for split, probe in probes.items():
+                kernels = layer_kernels(model, probe.inputs)
+                whole = total(kernels)
+                loss, accuracy = scores[split]
+                row = {"step": training.step, "split": split, "loss": loss, "accuracy": accuracy}
+                row |= spectrum_row(whole) | alignment_row(whole, probe.targets)
+                lab.log("kernel", **facts, **row)
+                parts = layer_rows(kernels, probe.targets)
+                for part in parts:
+                    lab.log("layers", **facts, step=training.step, split=split, **part)
+                rows.append(row | {"layers": [part["cka"] for part in parts]})
+            return rows
+
+        points = Points(geometric_steps(self.steps, 5.0, self.ratio), record)
+        optimizer = torch.optim.SGD(model.parameters(), lr=facts["rate"], momentum=self.momentum)
+        name = f"noise {facts['noise']:g}, rate {facts['rate']:g}"
+        batches = Batches(data, min(self.batch, len(data)), lab.seed)
+        train(model, batches, cross_entropy, optimizer, self.steps, lab=lab, name=name, callbacks=[points])
+        return points.rows
+
+    def _judge(self, lab: Lab, found: dict[tuple[float, float], list[Row]]) -> None:
+        from scipy.stats import spearmanr
+
+        (clean, noisy), (high, low) = self.noises, self.rates
+        runs = {
+            key: {s: [row for row in rows if row["split"] == s] for s in ("train", "test")}
+            for key, rows in found.items()
+        }
+        train_rows, test_rows = runs[clean, high]["train"], runs[clean, high]["test"]
+        start, end = train_rows[0], train_rows[-1]
+        ranks = {key: np.array([row["effective_rank"] for row in parts["train"]]) for key, parts in runs.items()}
+        lab.measure("6.2-max", end["max"] / start["max"])
+        lab.measure("6.2-mean", end["mean"] / start["mean"])
+        lab.measure("6.2-larger-faster", (end["max"] / start["max"]) / max(end["median"] / start["median"], 1e-12))
+        lab.measure("6.2-erank-clean", float(ranks[clean, high].min() / ranks[clean, high][0]))
+        lab.measure("6.2-erank-noise", float(ranks[noisy, high].min() / ranks[noisy, high][0]))
+        lab.measure("6.2-T40", max(row.get("T_40", 0.0) for row in train_rows))
+        pairs = [(a["effective_rank"], b["effective_rank"]) for a, b in zip(train_rows, test_rows, strict=True)]
+        lab.measure("6.2-alike", float(np.mean([abs(a - b) / b for a, b in pairs])))
+        lab.measure("6.2-fitted", end["accuracy"])
+        lab.measure("6.3-rise", max(row["cka"] for row in train_rows) - start["cka"])
+        heights = sorted(max(values) for values in zip(*(row["layers"] for row in train_rows), strict=True))
+        lab.measure("6.3-layers", heights[-3])
+        lab.measure("6.3-top", end["layers"][-1] / max(end["layers"]))
+        noisy_train, noisy_test = runs[noisy, high]["train"], runs[noisy, high]["test"]
+        accuracy = [row["accuracy"] for row in noisy_test]
+        together = spearmanr(ranks[noisy, high], accuracy).statistic if len(accuracy) > 2 else 0.0
+        lab.measure("6.2-anticorrelated", float(np.nan_to_num(together)))
+        lab.measure("6.2-overfitting", float(ranks[noisy, high][-1] / ranks[noisy, high].min()))
+        best = int(np.argmax(accuracy))
+        lab.measure("6.3-test-above", noisy_test[best]["cka"] / max(noisy_train[best]["cka"], 1e-12))
+        peak = int(np.argmax([row["cka"] for row in noisy_test]))
+        lab.measure("6.3-peak", accuracy[peak] / max(max(accuracy), 1e-12))
+        lab.measure("B.8-drop", float(ranks[clean, low].min() / ranks[clean, low][0]))
+        lab.measure("B.8-higher", float(ranks[clean, low].min() / ranks[clean, high].min()))
+
+    def draw(self, results: Results) -> Iterator[Picture]:
+        """Spectra and alignments at the higher rate, the lower rate, and all of it not centred."""
+        high, low = self.rates
+        for suffix, twin in (("", ""), ("_raw", "-uncentred")):
+            yield figures.spectrum(results, f"figure-6.2{twin}", self.noises, high, suffix, self.steps)
+            yield figures.alignment(results, f"figure-6.3{twin}", self.noises, high, suffix, self.steps)
+            yield figures.spectrum(results, f"figure-b.8{twin}", self.noises, low, suffix, self.steps)
