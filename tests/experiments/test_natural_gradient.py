@@ -93,6 +93,22 @@ def test_competing_logs_an_epoch_per_row_and_a_divergence_as_bad(lab: Lab):
     assert len(bad) == 4 and bad[0]["train"] == good[0]["train"] and bad[-1]["train"] == race.BAD
 
 
+def test_a_finished_competition_is_not_run_again_and_leaves_no_weights_behind(lab: Lab, tmp_path: Path):
+    field = line_field(2)
+    made: list[nn.Module] = []
+
+    def make(model: nn.Module, rate: float, momentum: float) -> torch.optim.Optimizer:
+        made.append(model)
+        return torch.optim.SGD(model.parameters(), rate, momentum)
+
+    method = race.Method("sgd", "SGD", "rate", "momentum", make)
+    first = race.compete(lab, field, method, (0.1, 0.0), "grid", batch=10)
+    again = race.compete(lab, field, method, (0.1, 0.0), "grid", batch=10)
+    assert again == first and len(made) == 1
+    kept = {path.name.split("-")[0] for path in tmp_path.rglob("*.pt")}
+    assert kept == {"stage_race_sgd_0.1_0.0_10"}
+
+
 def test_axes_rebuild_each_matrix_and_only_kfac_has_wrong_scales():
     random = np.random.default_rng(0)
     inputs, errors = random.normal(size=(50, 2)), random.normal(size=50)

@@ -41,6 +41,10 @@ class CheckpointStore:
             return None
         return state if isinstance(state, dict) else None
 
+    def discard(self, name: str) -> None:
+        """Remove the state called ``name``, if there is one."""
+        self._file(name).unlink(missing_ok=True)
+
     def _try_to_read(self, name: str, buffer: io.BytesIO) -> None:
         """A state that cannot be read back would make a resumed run start over, without a word."""
         buffer.seek(0)

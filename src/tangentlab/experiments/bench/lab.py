@@ -175,6 +175,10 @@ class Lab:
         state: dict[str, Any] = found["state"]
         return state
 
+    def forget(self, name: str) -> None:
+        """Remove a checkpoint that will not be needed again: a training inside a finished stage is ``train <its name>``."""
+        self._store.discard(name)
+
     def finish(self) -> None:
         """Write the row that says that this seed has come to its end."""
         values = {"steps": self.steps, "seconds": round(self.seconds, 3), "memory_mb": peak_memory_mb()}

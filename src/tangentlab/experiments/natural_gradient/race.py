@@ -82,32 +82,37 @@ def compete(
 ) -> list[Row]:
     """Train with one setting; a row per epoch goes to the log and comes back, also after a restart.
 
-    A training that diverges, or whose loss is not finite at an epoch, keeps the number `BAD` from there on.
+    A training that diverges, or whose loss is not finite at an epoch, keeps the number `BAD` from there on. Of a finished
+    training the rows are kept, and not its weights.
     """
-    model = field.network(method.norm)
-    optimizer = method.make(model, *point)
     own = {"method": method.key, "first": point[0], "second": point[1], **facts}
-
-    def record(training: Training) -> list[Row]:
-        with evaluation(model, field.batches, lab.capped(5)):
-            scores = {key: value if math.isfinite(value) else BAD for key, value in field.score(model).items()}
-        row = {**own, "epoch": round(training.epoch), "updates": training.step, "seconds": training.seconds, **scores}
-        lab.log(table, **row)
-        return [row]
-
-    steps = range(0, field.steps + 1, field.batches.per_epoch)
-    points = Points(steps, record)
     name = " ".join(str(value) for value in own.values())
-    hook = None if after_update is None else lambda training: after_update(optimizer, training)
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="Step ", category=RuntimeWarning
-        )  # non-finite gradients on the way out
-        train(
-            model, field.batches, field.loss, optimizer, field.steps, lab=lab, name=name, callbacks=[points],
-            after_update=hook,
-        )  # fmt: skip
-    return finished(points.rows, field.epochs)
+
+    def race() -> list[Row]:
+        model = field.network(method.norm)
+        optimizer = method.make(model, *point)
+
+        def record(training: Training) -> list[Row]:
+            with evaluation(model, field.batches, lab.capped(5)):
+                scores = {key: value if math.isfinite(value) else BAD for key, value in field.score(model).items()}
+            clock = {"epoch": round(training.epoch), "updates": training.step, "seconds": training.seconds}
+            row = {**own, **clock, **scores}
+            lab.log(table, **row)
+            return [row]
+
+        points = Points(range(0, field.steps + 1, field.batches.per_epoch), record)
+        hook = None if after_update is None else lambda training: after_update(optimizer, training)
+        with warnings.catch_warnings():  # non-finite gradients on the way out
+            warnings.filterwarnings("ignore", message="Step ", category=RuntimeWarning)
+            train(
+                model, field.batches, field.loss, optimizer, field.steps, lab=lab, name=name, callbacks=[points],
+                after_update=hook,
+            )  # fmt: skip
+        return points.rows
+
+    rows = lab.stage(f"race {name}", race)
+    lab.forget(f"train {name}")
+    return finished(rows, field.epochs)
 
 
 def finished(rows: list[Row], epochs: int) -> list[Row]:
