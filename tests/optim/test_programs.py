@@ -1,13 +1,15 @@
 """The example and the benchmark run, small."""
 
+import io
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
-from benchmarks.optim_overhead import amortize, judge
+from benchmarks.optim_overhead import amortize, judge, table
 from benchmarks.optim_worker import measure
 
 ROOT = Path(__file__).parents[2]
@@ -50,3 +52,13 @@ def test_amortization_and_targets() -> None:
     assert found["split"] == pytest.approx({"rotation": 0.2, "eigh": 0.1})
     met = judge({"ekfac-ra": found, "peer-singd": {"ratio": 1.3}, "soap": {"error": "x"}})
     assert met == {"ekfac-ra <= 1.5": True, "ekfac-ra < peer-singd": False}
+    whole = {"seconds": found["seconds"], "ratio": 1.3, "parts": None}  # a peer, whose step is not taken apart
+    contenders = {"ekfac-ra": found, "peer-singd": whole, "peer-asdl": {"error": "no wheel"}}
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(table({"net": "n", "period": 100, "contenders": contenders}))
+    lines = [line.split("│")[1:-1] for line in console.export_text().splitlines() if line.startswith("│")]
+    cells = {line[0].strip(): [cell.strip() for cell in line[1:]] for line in lines}
+    assert list(cells) == ["peer-singd", "ekfac-ra", "peer-asdl"]  # cheapest first
+    assert cells["ekfac-ra"] == ["1.400", "1.20", "21.20", "0.200", "0.000", "0.100", "<= 1.5"]
+    assert cells["peer-singd"] == ["1.300", "1.20", "21.20", "", "", "", ""]
+    assert cells["peer-asdl"][0] == "no wheel"
