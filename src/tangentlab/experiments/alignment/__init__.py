@@ -1,5 +1,6 @@
 """Figures 6.1 to 6.6 and B.1 to B.8: tangent kernels that align with the task, and what it says about capacity."""
 
+from tangentlab.experiments.alignment.complexity import ComplexityMnist, ComplexityVgg
 from tangentlab.experiments.alignment.disk import DiskEigenfunctions
 from tangentlab.experiments.alignment.hierarchy import DepthHierarchy, EasyDifficult
 from tangentlab.experiments.alignment.initial_eigenvectors import InitialEigenvectors
@@ -8,6 +9,8 @@ from tangentlab.experiments.alignment.supernat import SuperNat
 from tangentlab.experiments.alignment.vgg import VGGAlignment
 
 __all__ = [
+    "ComplexityMnist",
+    "ComplexityVgg",
     "DepthHierarchy",
     "DiskEigenfunctions",
     "EasyDifficult",

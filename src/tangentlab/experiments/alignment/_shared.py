@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from tangentlab import NTK, FMatDense
 from tangentlab.alignment import kernel_spectrum, label_alignment, layer_alignment
 from tangentlab.experiments._images import Row
-from tangentlab.experiments.bench.results import Curves
 
 TRACE_RATIOS = (40, 80, 160)
 CENTRING = "per_output"
@@ -64,7 +63,10 @@ def step_axis(axes: Axes, last: float, first: float = 5.0) -> None:
     axes.minorticks_off()
 
 
-def first_reaching(curves: Curves, level: float) -> float:
-    """The first place at which the mean over seeds reaches ``level`` (the last place when it never does)."""
-    found = np.nonzero(curves.mean >= level)[0]
-    return float(curves.x[found[0]] if len(found) else curves.x[-1])
+def together(first: Sequence[float], second: Sequence[float]) -> float:
+    """Rank correlation of two series; 0 where one of them is constant or there are fewer than three points."""
+    from scipy.stats import spearmanr
+
+    if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return 0.0
+    return float(spearmanr(first, second).statistic)
