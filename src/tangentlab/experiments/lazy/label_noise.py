@@ -1,0 +1,261 @@
+"""Figures 5.2 (bottom), C.2, C.3 and C.6 (left): noisy labels, learnt lazily and not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+
+from tangentlab.data import label_noise
+from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._images import Row, image_data, some_of
+from tangentlab.experiments.lazy import race_figures as figures
+from tangentlab.experiments.lazy.race import (
+    METRICS,
+    TRIAL_IMAGES,
+    TRIAL_PROBE,
+    Array,
+    Race,
+    at_levels,
+    column,
+    levels_of,
+    make_network,
+    trial,
+)
+from tangentlab.linearized import Groups, noise_groups
+
+CLEAN, NOISY, TEST = "loss train clean", "loss train noisy", "loss test"
+LINEAR = 0.9
+
+
+def noise_claims(prefix: str, place: str) -> tuple[Claim, ...]:
+    """The claims of the comparison, the same for every architecture."""
+    return (
+        Claim(
+            f"{prefix}-rise",
+            "In a first phase the loss on noisy examples increases.",
+            "highest loss on noisy examples minus that at the start, the smaller of both trainings [nats]",
+            ">",
+            0.05,
+            place,
+        ),
+        Claim(
+            f"{prefix}-memorization",
+            "Memorization starts later in the non-linear training, in terms of the loss on clean examples.",
+            "clean loss at which the noisy loss is highest, alpha = 100 minus alpha = 1 [nats]",
+            ">",
+            0.0,
+            place,
+        ),
+        Claim(
+            f"{prefix}-noisy-loss",
+            "At equal clean loss the noisy loss stays higher in the non-linear training.",
+            "mean difference of noisy losses at equal clean loss, alpha = 1 minus alpha = 100 [nats]",
+            ">",
+            0.0,
+            place,
+        ),
+        Claim(
+            f"{prefix}-test-loss",
+            "The best test loss is lower in the non-linear training.",
+            "best test loss, alpha = 100 minus alpha = 1 [nats]",
+            ">",
+            0.0,
+            place,
+        ),
+        Claim(
+            f"{prefix}-noisy-accuracy",
+            "Noisy labels are memorized later in the non-linear training.",
+            "mean difference of the accuracy on noisy labels at equal clean loss, alpha = 1 minus alpha = 100",
+            "<",
+            0.0,
+            place,
+        ),
+        Claim(
+            f"{prefix}-test-accuracy",
+            "The best test accuracy is higher in the non-linear training.",
+            "best test accuracy, alpha = 1 minus alpha = 100",
+            ">",
+            0.0,
+            place,
+        ),
+        *metric_claims(prefix, place),
+    )
+
+
+def metric_claims(prefix: str, place: str) -> tuple[Claim, ...]:
+    """What the linearity metrics must show."""
+    return (
+        Claim(
+            f"{prefix}-lazy-metrics",
+            "The linearity metrics stay near 1 with alpha = 100.",
+            "smallest of the three metrics along the training with alpha = 100",
+            ">=",
+            LINEAR,
+            place,
+        ),
+        Claim(
+            f"{prefix}-rich-metrics",
+            "They fall with alpha = 1.",
+            "largest of the three metrics at the end of the training with alpha = 1",
+            "<=",
+            LINEAR,
+            place,
+        ),
+    )
+
+
+def measure_metrics(lab: Lab, prefix: str, rich: list[Row], lazy: list[Row]) -> None:
+    """Decide the claims on linearity."""
+    lab.measure(f"{prefix}-lazy-metrics", min(float(column(lazy, key).min()) for key in METRICS))
+    lab.measure(f"{prefix}-rich-metrics", max(float(column(rich, key)[-1]) for key in METRICS))
+
+
+@experiment
+class LazyLabelNoise(Experiment):
+    """Losses on clean, noisy and test examples at equal clean loss, with linearity metrics."""
+
+    name = "lazy-label-noise"
+    title = "Feature learning postpones the noise"
+    question = (
+        "15 % of the training labels are wrong. A network learns the clean examples first and memorizes the noisy ones "
+        "later. Does a linearized network, too? Trainings with alpha = 1 (the network) and alpha = 100 (nearly linear) start "
+        "from the same weights and see the same minibatches; the loss on noisy examples (with their wrong labels) and on "
+        "the test set are compared at equal loss on the clean examples."
+    )
+    chapter = Chapter.LAZY
+    place = "§5.3.2, figures 5.2 (bottom), C.2 and C.6 (left)"
+    prefix: ClassVar[str] = "5.2-noise"
+    claims = noise_claims("5.2-noise", "§5.3.2.2, figures 5.2 and C.6")
+    scales = {
+        "smoke": {
+            "data": "digits",
+            "pixels": 8,
+            "images": 120,
+            "tests": 60,
+            "base": 2,
+            "batch": 40,
+            "updates": 12,
+            "longer": 2,
+            "rate": 0.05,
+            "probe": 6,
+            "ratio": 1.6,
+        },
+        "paper": {
+            "pixels": 32,
+            "images": 50_000,
+            "tests": 10_000,
+            "base": 64,
+            "updates": 64_000,
+            "probe": 100,
+            "stop": 0.0,
+        },
+    }
+    seeds = {"desk": 3, "paper": 1}
+    minutes = {"smoke": 0.2, "desk": 20, "paper": 100_000}
+    notes = {
+        "desk": "ResNet18 with 16 to 128 channels without normalization on 2,500 CIFAR-10 images of 16 x 16 pixels; the seeds "
+        "(start and order of minibatches) are those of figure C.2.",
+        "paper": "the paper tells neither image size nor augmentation (none here) nor the length of the trainings.",
+    }
+
+    data: Literal["digits", "cifar10"] = "cifar10"
+    pixels: int = 16
+    images: int = 2_500
+    tests: int = 1_000
+    network: Literal["resnet18", "vgg11"] = "resnet18"
+    base: int = 16
+    noise: float = 0.15
+    alphas: tuple[float, float] = (1.0, 100.0)
+    rate: float = 0.01
+    momentum: float = 0.9
+    batch: int = 125
+    updates: int = 600
+    longer: int = 5
+    stop: float = 0.05
+    probe: int = 50
+    ratio: float = 1.35
+
+    def cost(self) -> Cost:
+        """One step is one update; a training may end sooner, where the clean loss is small."""
+        return Cost(self.updates * (1 + self.longer), 0.12, 1_000)
+
+    def run(self, lab: Lab) -> None:
+        """Both trainings, then the claims."""
+        train, test = image_data(lab, self.data, self.pixels, trial(lab, self.images, TRIAL_IMAGES))
+        test = some_of(test, trial(lab, self.tests, TRIAL_IMAGES))
+        train, mask = label_noise(train, self.noise, lab.generator("noise"))
+        with lab.seeded("model"):
+            pixels, channels = train.inputs.shape[-1], train.inputs.shape[1]
+            network = make_network(self.network, self.base, channels, train.classes or 10, pixels).eval()
+        whole = Groups({"all": torch.arange(len(test))})
+        watched = {"train": (train, noise_groups(mask)), "test": (test, whole)}
+        settings = (self.batch, self.momentum, trial(lab, self.probe, TRIAL_PROBE), self.ratio, self.stop)
+        race = Race(train, watched, network, CLEAN, *settings)
+        lengths = (self.updates, self.longer * self.updates)
+        runs = [
+            race.follow(lab, f"alpha {alpha:g}", alpha, self.rate, updates)
+            for alpha, updates in zip(self.alphas, lengths, strict=True)
+        ]
+        if lab.max_steps is None:
+            self._judge(lab, *runs)
+
+    def _judge(self, lab: Lab, rich: list[Row], lazy: list[Row]) -> None:
+        levels = levels_of([rich, lazy], CLEAN)
+        lab.log("levels", first=float(levels[0]), last=float(levels[-1]))
+
+        def gap(key: str) -> float:
+            pair: list[Array] = [at_levels(rows, CLEAN, key, levels) for rows in (rich, lazy)]
+            return float(np.mean(pair[0] - pair[1]))
+
+        peaks = [int(column(rows, NOISY).argmax()) for rows in (rich, lazy)]
+        rises = [float(column(rows, NOISY).max() - rows[0][NOISY]) for rows in (rich, lazy)]
+        lab.measure(f"{self.prefix}-rise", min(rises))
+        if peaks[1] == len(lazy) - 1:
+            lab.not_tested(f"{self.prefix}-memorization", "the nearly linear training did not come to memorization")
+        else:
+            lab.measure(f"{self.prefix}-memorization", lazy[peaks[1]][CLEAN] - rich[peaks[0]][CLEAN])
+        lab.measure(f"{self.prefix}-noisy-loss", gap(NOISY))
+        lab.measure(f"{self.prefix}-noisy-accuracy", gap("accuracy train noisy"))
+        lab.measure(f"{self.prefix}-test-loss", float(column(lazy, TEST).min() - column(rich, TEST).min()))
+        best = [float(column(rows, "accuracy test").max()) for rows in (rich, lazy)]
+        lab.measure(f"{self.prefix}-test-accuracy", best[0] - best[1])
+        measure_metrics(lab, self.prefix, rich, lazy)
+
+    def draw(self, results: Results) -> Iterator[Picture]:
+        """The losses and the accuracies over the clean loss, and the metrics."""
+        runs = [f"alpha {alpha:g}" for alpha in self.alphas]
+        lines = {"noisy": "noisy training examples", "test": "test examples"}
+        keys = {"noisy": "train noisy", "test": "test"}
+        for kind, unit in (("loss", "loss [nats]"), ("accuracy", "accuracy")):
+            figure, ((left, right),) = figures.two_panels()
+            for color, key in zip(figures.COLORS, keys, strict=False):
+                figures.draw_runs(left, results, runs, CLEAN, f"{kind} {keys[key]}", lines[key], color)
+            figures.finish(left, "loss on clean training examples [nats]", unit, "at equal progress")
+            figures.draw_metrics(right, results, runs, CLEAN, "loss on clean training examples [nats]")
+            yield Picture(
+                "noise" if kind == "loss" else "noise-accuracy",
+                figure,
+                f"Left: {kind} on noisy training examples and on test examples over the loss on clean training examples, which "
+                "falls to the right. Solid: alpha = 1; dashed: alpha = 100. Right: the three linearity metrics. Mean over "
+                "seeds, all seeds as a band.",
+            )
+
+
+@experiment
+class LazyLabelNoiseVGG(LazyLabelNoise):
+    """The same with VGG11."""
+
+    name = "lazy-label-noise-vgg"
+    title = "Feature learning postpones the noise: VGG11"
+    place = "appendix C, figure C.3"
+    prefix: ClassVar[str] = "C.3-noise"
+    claims = noise_claims("C.3-noise", "appendix C, figure C.3")
+    notes = {
+        "desk": "VGG11 with 16 to 128 channels without normalization on 2,500 CIFAR-10 images of 16 x 16 pixels.",
+        "paper": LazyLabelNoise.notes["paper"],
+    }
+
+    network: Literal["resnet18", "vgg11"] = "vgg11"

@@ -1,0 +1,185 @@
+"""Figure C.1: a smaller learning rate is not a larger alpha."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import torch
+
+from tangentlab.data import label_noise
+from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._images import Row, image_data, some_of
+from tangentlab.experiments.lazy import race_figures as figures
+from tangentlab.experiments.lazy.race import (
+    TRIAL_IMAGES,
+    TRIAL_PROBE,
+    Race,
+    at_levels,
+    levels_of,
+    make_network,
+    trial,
+)
+from tangentlab.linearized import Groups, noise_groups
+
+CLEAN = "loss train clean"
+PLACE = "appendix C.5, figure C.1"
+MOVED = 0.1
+"""How far the clean loss must have fallen [nats] for a training to be compared."""
+
+
+@experiment
+class LazyLearningRates(Experiment):
+    """Accuracies and linearity metrics at equal clean loss for several learning rates, all with alpha = 1."""
+
+    name = "lazy-learning-rates"
+    title = "A smaller learning rate is not a larger alpha"
+    question = (
+        "A training with alpha = 100 uses the learning rate divided by 10,000. Is it the small steps that make it lazy? The "
+        "network itself, alpha = 1, is trained with several learning rates on data with 15 % wrong labels and "
+        "compared at equal loss on clean examples."
+    )
+    chapter = Chapter.LAZY
+    place = PLACE
+    claims = (
+        Claim(
+            "C.1-noisy",
+            "Trainings with different learning rates follow the same trajectory.",
+            "largest difference of the accuracy on noisy labels between learning rates at equal clean loss",
+            "<=",
+            0.1,
+            PLACE,
+        ),
+        Claim(
+            "C.1-test",
+            "They do on test examples as well.",
+            "largest difference of the test accuracy between learning rates at equal clean loss",
+            "<=",
+            0.1,
+            PLACE,
+        ),
+        Claim(
+            "C.1-metrics",
+            "A small learning rate leaves the linear regime like a large one.",
+            "largest difference of the NTK alignment between learning rates at equal clean loss",
+            "<=",
+            0.1,
+            PLACE,
+        ),
+        Claim(
+            "C.1-tiny",
+            "The tiny learning rate that alpha = 100 has leaves it, too.",
+            "NTK alignment of the smallest learning rate at the end of its training",
+            "<=",
+            0.95,
+            PLACE,
+        ),
+    )
+    scales = {
+        "smoke": {
+            "data": "digits",
+            "pixels": 8,
+            "images": 120,
+            "tests": 60,
+            "base": 2,
+            "batch": 40,
+            "rates": (0.05, 0.02, 1e-6),
+            "updates": (12, 20, 4),
+            "probe": 6,
+            "ratio": 1.6,
+        },
+        "paper": {
+            "pixels": 32,
+            "images": 50_000,
+            "tests": 10_000,
+            "base": 64,
+            "rates": (0.01, 0.003, 1e-4, 1e-6),
+            "updates": (64_000, 200_000, 6_400_000, 64_000_000),
+            "probe": 100,
+        },
+    }
+    seeds = {"desk": 2, "paper": 1}
+    minutes = {"smoke": 0.2, "desk": 20, "paper": 10_000_000}
+    notes = {
+        "desk": "ResNet18 with 16 to 128 channels without normalization on 2,500 CIFAR-10 images of 16 x 16 pixels, to a clean "
+        "loss of 1; the learning rate 1e-6 is trained for 300 updates only and reported at the progress that it makes.",
+        "paper": "trainings end at a clean loss of 1.",
+    }
+
+    data: Literal["digits", "cifar10"] = "cifar10"
+    pixels: int = 16
+    images: int = 2_500
+    tests: int = 1_000
+    network: Literal["resnet18", "vgg11"] = "resnet18"
+    base: int = 16
+    noise: float = 0.15
+    rates: tuple[float, ...] = (0.03, 0.01, 0.001, 1e-6)
+    updates: tuple[int, ...] = (400, 800, 4_000, 300)
+    momentum: float = 0.9
+    batch: int = 125
+    stop: float = 1.0
+    probe: int = 50
+    ratio: float = 1.35
+
+    def cost(self) -> Cost:
+        """One step is one update; a training may end sooner, where the clean loss is small."""
+        return Cost(sum(self.updates), 0.12, 1_000)
+
+    def run(self, lab: Lab) -> None:
+        """A training per learning rate, then the claims."""
+        train, test = image_data(lab, self.data, self.pixels, trial(lab, self.images, TRIAL_IMAGES))
+        test = some_of(test, trial(lab, self.tests, TRIAL_IMAGES))
+        train, mask = label_noise(train, self.noise, lab.generator("noise"))
+        with lab.seeded("model"):
+            pixels, channels = train.inputs.shape[-1], train.inputs.shape[1]
+            network = make_network(self.network, self.base, channels, train.classes or 10, pixels).eval()
+        watched = {"train": (train, noise_groups(mask)), "test": (test, Groups({"all": torch.arange(len(test))}))}
+        settings = (self.batch, self.momentum, trial(lab, self.probe, TRIAL_PROBE), self.ratio, self.stop)
+        race = Race(train, watched, network, CLEAN, *settings)
+        runs = [
+            race.follow(lab, f"rate {rate:g}", 1.0, rate, updates)
+            for rate, updates in zip(self.rates, self.updates, strict=True)
+        ]
+        if lab.max_steps is None:
+            self._judge(lab, runs)
+
+    def _judge(self, lab: Lab, runs: list[list[Row]]) -> None:
+        moved = [rows for rows in runs if rows[0][CLEAN] - min(row[CLEAN] for row in rows) >= MOVED]
+        keys = {"noisy": "accuracy train noisy", "test": "accuracy test", "metrics": "ntk_alignment"}
+        if len(moved) < 2:
+            for name in keys:
+                lab.not_tested(f"C.1-{name}", f"fewer than two trainings lowered the clean loss by {MOVED}")
+        else:
+            levels = levels_of(moved, CLEAN)
+            lab.log("levels", first=float(levels[0]), last=float(levels[-1]))
+            for name, key in keys.items():
+                table = np.stack([at_levels(rows, CLEAN, key, levels) for rows in moved])
+                lab.measure(f"C.1-{name}", float((table.max(0) - table.min(0)).max()))
+        tiny = runs[int(np.argmin(self.rates))]
+        fallen = tiny[0][CLEAN] - tiny[-1][CLEAN]
+        if fallen < MOVED:
+            reason = (
+                f"the clean loss fell by {fallen:.2g} only; the NTK alignment is then {tiny[-1]['ntk_alignment']:.4f}"
+            )
+            lab.not_tested("C.1-tiny", reason)
+        else:
+            lab.measure("C.1-tiny", tiny[-1]["ntk_alignment"])
+
+    def draw(self, results: Results) -> Iterator[Picture]:
+        """Accuracies and metrics over the clean loss."""
+        figure, ((left, middle, right),) = figures.two_panels(3)
+        x = "loss on clean training examples [nats]"
+        panels = ((left, "accuracy train noisy"), (middle, "accuracy test"), (right, "ntk_alignment"))
+        for color, rate in zip((*figures.COLORS, "#808793"), self.rates, strict=False):
+            for axes, key in panels:
+                figures.draw_runs(axes, results, [f"rate {rate:g}"], CLEAN, key, "learning", color)
+        figures.finish(left, x, "accuracy", "noisy labels")
+        figures.finish(middle, x, "accuracy", "test examples")
+        figures.finish(right, x, "NTK alignment with the start", "linearity")
+        yield Picture(
+            "learning-rates",
+            figure,
+            "Accuracy on noisy labels, on test examples, and NTK alignment with the start, over the loss on clean training "
+            "examples, which falls to the right, for several learning rates. Mean over seeds, all seeds as a band.",
+        )
