@@ -14,8 +14,9 @@ WITH_CODE = [page for page in PAGES if blocks_of(page.read_text(encoding="utf-8"
 
 
 @pytest.fixture(autouse=True)
-def unchanged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Pages may seed, set a memory budget and register experiments; nothing of it outlives them."""
+def unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Pages may seed, write files, set a memory budget and register experiments; nothing of it outlives them."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_KNOWN", dict(registry._KNOWN))
     with torch.random.fork_rng(devices=[]), memory_limit(4 << 30):
         yield

@@ -51,7 +51,6 @@ class Observer:
         measures: by name.
         size: the largest size; cut to what the probes and the model have.
         seed: of everything random.
-        strict: raise what a measure raises, instead of noting it.
     """
 
     def __init__(
@@ -83,6 +82,16 @@ class Observer:
     def _looking(self) -> Iterator[None]:
         with undisturbed(self.model):
             yield
+
+    def about(self) -> dict[str, Any]:
+        """What is looked at, for the first row of a recording."""
+        return {
+            "model": type(self.model).__name__,
+            "parameters": sum(p.numel() for p in self.model.parameters() if p.requires_grad),
+            "probes": {name: probe.examples for name, probe in self.probes.items()},
+            "examples": self.largest.examples,
+            "outputs": self.outputs,
+        }
 
     def planned_seconds(self, size: Size) -> float:
         """What the kernels of all probes would take at this size, by the engine's plan."""

@@ -272,23 +272,9 @@ class TangentRecorder:
             f"{names}: {self.size} each, all layers, about {duration(planned)} for the kernels of a snapshot by the plan, "
             f"{count} snapshots in {end:,} steps; {limit}"
         )
-        self._write(
-            {
-                "kind": "start",
-                "step": 0,
-                "version": tangentlab.__version__,
-                "model": type(self.model).__name__,
-                "parameters": sum(p.numel() for p in self.model.parameters() if p.requires_grad),
-                "probes": {name: probe.examples for name, probe in self._observer.probes.items()},
-                "examples": self.size.examples,
-                "outputs": self._observer.outputs,
-                "schedule": repr(self.schedule),
-                "max_overhead": share,
-                "planned_seconds": planned,
-                "total_steps": self.total_steps,
-            }
-        )
-        self._say(text)
+        plans = {"schedule": repr(self.schedule), "max_overhead": share, "total_steps": self.total_steps}
+        facts = {**self._observer.about(), **plans, "planned_seconds": planned, "version": tangentlab.__version__}
+        self._event("start", text, **facts)
 
     def _event(self, kind: str, text: str, **facts: Any) -> None:
         self._write({"kind": kind, "step": self.steps, "text": text, **facts})
