@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.engine.batches import Batches, targets_of
+from tangentlab.engine.capture import one_at_a_time
 from tangentlab.engine.groups import Group
 from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.memory import memory_budget
@@ -210,16 +211,29 @@ class Rows:
             yield self.kept
             return
         kept: list[RowChunk] | None = []
+        for chunk in self._chunks(chunk_size):
+            kept = None if kept is None or kept else [chunk]
+            yield chunk
+        self._only, self._only_of = kept, self._state()
+
+    def apart(self) -> Iterator[RowChunk]:
+        """The same in chunks as small as they are computed: where cotangents are backpropagated one after the other, each
+        is a chunk and none is held longer. For sums over cotangents that have nothing to share between them."""
+
+        def size(sweep: Sweep, count: int) -> int:
+            calls = [use.call for route in sweep.routes for use in route.uses]
+            return 1 if one_at_a_time(calls) else chunk_size(sweep, count)
+
+        return self._chunks(size)
+
+    def _chunks(self, size: Callable[[Sweep, int], int]) -> Iterator[RowChunk]:
         for number, sweep in self.sweeps("gradients"):
             count = self.weighting.count(sweep.outputs)
-            step = chunk_size(sweep, count)
+            step = size(sweep, count)
             for start in range(0, count, step):
                 index = range(start, min(start + step, count))
                 cotangents = self.weighting.cotangents(sweep.outputs, sweep.batch, number, index)
-                chunk = RowChunk(sweep.factors(cotangents), sweep.examples, first=start == 0)
-                kept = None if kept is None or kept else [chunk]
-                yield chunk
-        self._only, self._only_of = kept, self._state()
+                yield RowChunk(sweep.factors(cotangents), sweep.examples, first=start == 0)
 
     @property
     def kept(self) -> RowChunk | None:

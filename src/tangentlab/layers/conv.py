@@ -125,8 +125,10 @@ class ConvSum(OuterSum):
 
     def side_covariance(self, side: str, sharing: str) -> Tensor:
         """As for any layer, but patches are summed up in passing, or not made at all where lags are cheaper."""
-        if side == "left" or sharing == "reduce":
+        if sharing == "reduce":
             return super().side_covariance(side, sharing)
+        if side == "left":
+            return self._gradient_covariance()
         groups, _, columns = self.matrix_shape
         direct = self.examples * self.positions * columns**2
         if lags_apply(self.module) and 1.5 * lagged_operations(self.module, self.examples, self.size) < direct:
@@ -142,6 +144,15 @@ class ConvSum(OuterSum):
         result[:, -1, :-1] = result[:, :-1, -1] = window_sums(self.module, self._right, self.size)
         result[:, -1, -1] = self.examples * self.positions
         return result
+
+    def _gradient_covariance(self) -> Tensor:
+        """sum over k, n, t of outer products of output-gradients (groups, rows, rows), from maps that stay in the cache."""
+        groups, rows, _ = self.matrix_shape
+        maps = self.grads.flatten(3).flatten(0, 1).unflatten(1, (groups, rows))
+        total = maps.new_zeros((groups, rows, rows))
+        for some in maps.split(max(1, CACHE_BYTES // max(1, maps[0].numel() * maps.element_size()))):
+            symmetric_product(some.permute(1, 2, 0, 3).flatten(2), out=total)
+        return total
 
     def push(self, flat: Tensor) -> Tensor:
         """Jacobian-vector product (numel) -> (K, N): one convolution with the vector as its weight."""

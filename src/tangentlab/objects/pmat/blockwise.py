@@ -20,7 +20,7 @@ from tangentlab.objects.pmat.block import Block
 from tangentlab.objects.pvector import PVector
 
 if TYPE_CHECKING:
-    from tangentlab.engine.rows import Rows
+    from tangentlab.engine.rows import RowChunk, Rows
 
 Names = tuple[str, ...]
 
@@ -37,6 +37,9 @@ class Builder(Protocol):
 
 class BlockwisePMat(PMat):
     """A matrix that is zero between blocks; `blocks` maps the names of the parameters to the block."""
+
+    shares_between_cotangents = True
+    """Whether several cotangents of an example are cheaper together than one by one."""
 
     def __init__(
         self, layout: LayerCollection, blocks: dict[Names, Block], *, examples: int = 0, likelihood: str = "given"
@@ -55,7 +58,12 @@ class BlockwisePMat(PMat):
     @classmethod
     def from_rows(cls, rows: Rows, **options: Any) -> Any:
         """One pass over the rows."""
-        blocks, examples = accumulate(rows, lambda factors: cls.plan(rows.network.layout, factors, **options))
+        return cls.from_chunks(rows, rows if cls.shares_between_cotangents else rows.apart(), **options)
+
+    @classmethod
+    def from_chunks(cls, rows: Rows, chunks: Iterable[RowChunk], **options: Any) -> Any:
+        """The same from the rows in given chunks."""
+        blocks, examples = accumulate(chunks, lambda factors: cls.plan(rows.network.layout, factors, **options))
         return cls(rows.network.layout, blocks, examples=examples, likelihood=rows.weighting.name)
 
     def _take(self, flat: Tensor, names: Names) -> Tensor:
@@ -233,12 +241,12 @@ class BlockwisePMat(PMat):
 
 
 def accumulate(
-    rows: Rows, plan: Callable[[dict[Group, OuterSum]], dict[Names, tuple[tuple[Group, ...], Builder]]]
+    chunks: Iterable[RowChunk], plan: Callable[[dict[Group, OuterSum]], dict[Names, tuple[tuple[Group, ...], Builder]]]
 ) -> tuple[dict[Names, Block], int]:
     """Stream the rows through the builders of a plan; blocks and the number of examples seen."""
     builders: dict[Names, tuple[tuple[Group, ...], Builder]] = {}
     examples = 0
-    for chunk in rows:
+    for chunk in chunks:
         builders = builders or plan(chunk.factors)
         for groups, builder in builders.values():
             builder.add([chunk.factors[group] for group in groups], chunk.first)

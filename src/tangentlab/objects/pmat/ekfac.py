@@ -150,7 +150,8 @@ class PMatEKFAC(BlockwisePMat):
     @classmethod
     def from_rows(cls, rows: Rows, corrected: bool = True, **options: Any) -> PMatEKFAC:
         """KFAC's factors, their eigenbasis, then (unless corrected=False) the second moments in it: two passes."""
-        result = cls.from_kfac(PMatKFAC.from_rows(rows, **options))
+        chunks = rows if corrected else rows.apart()  # the rows themselves are kept for the second pass
+        result = cls.from_kfac(PMatKFAC.from_chunks(rows, chunks, **options))
         result._rows, result._options = rows, options
         if options.get("sharing") == "reduce":  # gradients leave the span of the inputs' means
             result._complete_bases()

@@ -238,6 +238,8 @@ class PMatKFAC(BlockwisePMat):
     channels^2 instead of (channels * taps)^2, and `with_options(sua="centred")` does so for their deviations from the mean.
     """
 
+    shares_between_cotangents = False
+
     @staticmethod
     def plan(
         layout: LayerCollection, factors: dict[Group, OuterSum], sharing: str = "expand", sua: bool | str = False
