@@ -173,7 +173,7 @@ class LazyLearningRates(Experiment):
         panels = ((left, "accuracy train noisy"), (middle, "accuracy test"), (right, "ntk_alignment"))
         for color, rate in zip((*figures.COLORS, "#808793"), self.rates, strict=False):
             for axes, key in panels:
-                figures.draw_runs(axes, results, [f"rate {rate:g}"], CLEAN, key, "learning", color)
+                figures.draw_runs(axes, results, [f"rate {rate:g}"], CLEAN, key, "", color)
         figures.finish(left, x, "accuracy", "noisy labels")
         figures.finish(middle, x, "accuracy", "test examples")
         figures.finish(right, x, "NTK alignment with the start", "linearity")

@@ -20,17 +20,18 @@ STYLES = ("-", "--", ":", "-.")
 
 def two_panels(columns: int = 2) -> tuple[Figure, NDArray[Any]]:
     """Wide panels with room for legends below."""
-    return panels(columns, width=4.6, height=3.9)
+    return panels(columns, width=4.9, height=3.7)
 
 
 def draw_runs(
     axes: Axes, results: Results, runs: Sequence[str], progress: str, key: str, name: str, color: Any
 ) -> None:
-    """One quantity in several trainings, each as far as all of its seeds have come."""
+    """One quantity in several trainings, each as far as all of its seeds have come; a name of its own needs none."""
     for run, style in zip(runs, STYLES, strict=False):
         levels = own_levels(results, run, progress)
         curves = equal_progress(results, run, progress, key, levels)
-        band(axes, curves, f"{name}, {run.replace('alpha', 'α =')}", color=color, linestyle=style)
+        said = f"{name}, {run.replace('alpha', 'α =')}" if name else f"learning {run}"
+        band(axes, curves, said, color=color, linestyle=style)
 
 
 def draw_metrics(axes: Axes, results: Results, runs: Sequence[str], progress: str, x: str) -> None:
@@ -45,7 +46,9 @@ def finish(axes: Axes, x: str, y: str, title: str) -> None:
     """Names, a loss that falls to the right, the legend below."""
     axes.invert_xaxis()
     label(axes, x, y, title)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=1, borderaxespad=0.0, fontsize=8)
+    axes.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.24), ncols=2, borderaxespad=0.0, fontsize=8, columnspacing=1.0
+    )
 
 
 def sequential(count: int) -> list[Any]:
