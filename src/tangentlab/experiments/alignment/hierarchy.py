@@ -32,9 +32,9 @@ class EasyDifficult(Experiment):
     name = "easy-difficult"
     title = "The kernel aligns with easy examples first"
     question = (
-        "When some training examples are easy and some difficult, does the tangent kernel align with the labels of both alike? "
-        "A network of six hidden layers learns 10,000 digits together with 1,000 difficult images: digits with random labels, "
-        "or characters of another script. The alignment is measured on 100 of each, with the labels used in training."
+        "When some training examples are easy and some difficult, does the tangent kernel align with the labels of both "
+        "alike? A network of six hidden layers learns 10,000 digits together with 1,000 difficult images: digits with random "
+        "labels, or characters of another script. The alignment is measured on 100 of each, with the labels used in training."
     )
     chapter = Chapter.ALIGNMENT
     place = "§6.3.4, figure 6.4"
@@ -252,6 +252,6 @@ class DepthHierarchy(Experiment):
             "figure-b.7",
             figure,
             "Alignment of the tangent kernel with the labels of training on easy digits and on digits with random labels, for "
-            "networks of several depths (rows) and seeds (columns). Right: the ratio of the two, mean over seeds, all seeds as "
-            "a band.",
+            "networks of several depths (rows) and seeds (columns). Right: the ratio of the two, mean over seeds, all seeds "
+            "as a band.",
         )

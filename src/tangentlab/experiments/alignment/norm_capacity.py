@@ -175,6 +175,6 @@ class NormCapacity(Experiment):
             "figure-b.3",
             figure,
             "Left: interpolating solutions of 100 subsamples, centred, along the first and the tenth right singular vector of "
-            "the features; first seed. Right: test error, the bound of the l2 norm and the optimized bound, over the bending c "
-            "of the singular values. Mean over subsamples and seeds, all seeds as a band.",
+            "the features; first seed. Right: test error, the bound of the l2 norm and the optimized bound, over the bending "
+            "c of the singular values. Mean over subsamples and seeds, all seeds as a band.",
         )

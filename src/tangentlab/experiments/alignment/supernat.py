@@ -88,9 +88,9 @@ class SuperNat(Experiment):
     seeds = {"smoke": 1, "desk": 3, "paper": 3}
     minutes = {"smoke": 0.1, "desk": 1, "paper": 1}
     notes = {
-        "desk": "as in the paper (d = 10, variance 0.1, n = 50); each seed is the mean over ten draws. The paper tells neither "
-        "learning rate nor scale: here 0.3 n/λ₁ and 2 over the largest initial gradient. Test errors are against the clean "
-        "target.",
+        "desk": "as in the paper (d = 10, variance 0.1, n = 50); each seed is the mean over ten draws. The paper tells "
+        "neither learning rate nor scale: here 0.3 n/λ₁ and 2 over the largest initial gradient. Test errors are against the "
+        "clean target.",
     }
 
     examples: int = 50
