@@ -28,7 +28,9 @@ def test_the_outputs_are_those_of_the_explicit_jacobian(name: str) -> None:
     displace(differential)
     torch.testing.assert_close(differential(x), jacobian @ v, **EXACT)
     with torch.no_grad():
-        torch.testing.assert_close(linear(x), f0 + jacobian @ v, **EXACT)
+        silent = linear(x)
+    torch.testing.assert_close(silent, f0 + jacobian @ v, **EXACT)
+    assert not silent.requires_grad and linear(x).requires_grad
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -249,6 +251,20 @@ def test_what_cannot_be_linearized_is_refused_with_the_way_out() -> None:
         linearize(MLP((2, 2)))(torch.ones(1, 2))
     with pytest.raises(InputError, match="returns a tuple"):
         linearize(nn.LSTM(2, 2))(torch.ones(1, 1, 2))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_error_of_the_network_itself_is_seen_as_it_is_and_forgotten(first: bool) -> None:
+    model, x = case("mlp")
+    linear = linearize(model)
+    displace(linear)
+    if not first:
+        linear(x)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        linear(x[:, :2])
+    f0, jacobian = dense_jacobian(model, x)
+    torch.testing.assert_close(linear(x), f0 + jacobian @ displace(linear), **EXACT)
+    assert linear._first_map.rung == 0
 
 
 def test_dropout_is_off_and_the_random_stream_is_not_touched() -> None:

@@ -36,7 +36,7 @@ class TangentMap:
     """
 
     def __init__(self, order: int = 1, lowest: int = 0) -> None:
-        self.order, self.rung, self.proved = order, lowest, False
+        self.order, self.lowest, self.rung, self.proved = order, lowest, lowest, False
 
     def __call__(self, call: Call, values: Tensors, directions: Tensors) -> list[Tensor]:
         """[f, J v, v^T H v, ...] of a function at `values`, with a graph to `directions`."""
@@ -49,14 +49,17 @@ class TangentMap:
                 with context():
                     if self.proved or self._is_right(method, call, values):
                         self.proved = True
-                        return method(call, values, directions, self.order)
+                        found = method(call, values, directions, self.order)
+                        return found if torch.is_grad_enabled() else [term.detach() for term in found]
                 problems.append("forward mode disagrees with reverse mode")
             except TangentlabError:
                 raise
             except (RuntimeError, NotImplementedError, TypeError) as error:
+                with torch.no_grad():
+                    call(values)  # what is wrong with the function itself is the caller's to see
                 problems.append((str(error).splitlines() or [type(error).__name__])[0].rstrip("."))
             self.rung, self.proved = self.rung + 1, False
-        self.rung = 0
+        self.rung = self.lowest
         way_out = "Replace that operation" if self.order == 1 else "Use order=1 and inputs without gradients"
         times = "" if self.order == 1 else " twice"
         raise ModelError(
@@ -64,7 +67,7 @@ class TangentMap:
         )
 
     def _is_right(self, method: Any, call: Call, values: Tensors) -> bool:
-        """The proof on random u and v; what is wrong with the function itself is the caller's to see."""
+        """The proof on random u and v."""
         leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
         with torch.enable_grad():
             outputs = call(leaves)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.network import Forward, Network
+from tangentlab.engine.snapshot import untouched
 from tangentlab.linearized.probes import evaluation_mode
 
 
@@ -65,7 +66,7 @@ class StepRecorder:
 
     def outputs(self) -> Tensor:
         """f of the probe, as the network is now."""
-        with evaluation_mode(self._network.model), torch.no_grad():
+        with evaluation_mode(self._network.model), untouched(self._network.model), torch.no_grad():
             return self._network(self._batch).detach()
 
     def __enter__(self) -> StepRecorder:
