@@ -63,8 +63,8 @@ def alignment(results: Results, name: str, noises: Sequence[float], rate: float,
         for row, (split, _) in enumerate(SPLITS, start=2):
             _layer_map(axes[row, column], results, {"noise": noise, "rate": rate, "split": split}, key)
             axes[row, column].set_title(f"layers, {split}")
-    for row in (0, 1):
-        axes[row, -1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    handles, texts = axes[1, 0].get_legend_handles_labels()
+    figure.legend(handles, texts, loc="outside upper center", ncols=2)
     _same_rows(axes[:2])
     return Picture(
         name,
