@@ -87,7 +87,8 @@ def sweep_panel(axes: Any, results: Results, sweep: str, x: str, names: Sequence
         scale = np.abs(curves.y).max(axis=1, keepdims=True)
         scaled = type(curves)(curves.x, curves.y / np.where(scale > 0, scale, 1))
         strong = name in ("gap", FLOW, TWO_LAYER)
-        options: dict[str, Any] = {"marker": "o", "markersize": 3, "linewidth": 2.2 if strong else 1.1}
+        marker = "o" if strong else "sD^vPX*<>"[place % 9]
+        options: dict[str, Any] = {"marker": marker, "markersize": 4, "linewidth": 2.2 if strong else 1.1}
         color = "#1f2430" if name == "gap" else PALETTE[(place - 1) % len(PALETTE)]
         band(axes, scaled, name, color=color, linestyle="-" if strong else "--", **options)
 
