@@ -73,6 +73,15 @@ def test_taking_examples_takes_rows(one: Case) -> None:
 
 
 @each
+def test_rows_are_written_into_a_part_of_a_larger_tensor(one: Case) -> None:
+    for factor, rows in sums(one):
+        buffer = rows.new_full((*rows.shape[:2], rows.shape[2] + 5), torch.nan)
+        factor.write_rows(buffer[..., 2:-3])
+        assert close(buffer[..., 2:-3], rows)
+        assert buffer[..., :2].isnan().all() and buffer[..., -3:].isnan().all()
+
+
+@each
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_blocks_of_weight_gradients_hold_every_parameter_once(one: Case, count: int) -> None:
     """Blocks differ in which rows or columns they hold, so their Gram matrices must add up to that of the whole."""

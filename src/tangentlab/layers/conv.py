@@ -221,6 +221,21 @@ class ConvSum(OuterSum):
         """(K, N, groups, rows, columns): one product per example for all cotangents."""
         return next(self.weight_row_blocks(1, Workspace(), ""))
 
+    def write_rows(self, out: Tensor) -> None:
+        """As for any layer, some examples at a time."""
+        weight, bias = self.split(out)
+        grads, (groups, rows, columns) = self.example_gradients(), self.matrix_shape
+        step = max(
+            1, CACHE_BYTES // max(1, groups * columns * max(self.positions, self.outputs * rows) * out.element_size())
+        )
+        for start in range(0, self.examples, step):
+            chunk = slice(start, min(start + step, self.examples))
+            patches = patch_columns(self.module, self._right[chunk], self.size)
+            product = grads[chunk] @ patches.transpose(-1, -2)
+            weight[:, chunk] = product.unflatten(2, (self.outputs, rows)).permute(2, 0, 1, 3, 4)
+        if bias is not None:
+            bias.copy_(self.left.sum(3))
+
     def weight_row_blocks(self, count: int, workspace: Workspace, name: str) -> Iterator[Tensor]:
         """The same in blocks of input channels, each made from its own patches."""
         groups, rows, _ = self.matrix_shape

@@ -143,6 +143,16 @@ class OuterSum:
             return weight
         return torch.cat([weight, self.left.sum(3).flatten(2).expand(self.outputs, -1, -1)], -1)
 
+    def write_rows(self, out: Tensor) -> None:
+        """The same into `out` (K, N, numel), contiguous along its last axis at least, without a copy in between."""
+        weight, bias = self.split(out)
+        if self.positions == 1:
+            torch.mul(self.left[..., 0, :, None], self.right[..., 0, None, :], out=weight)
+        else:
+            weight.copy_(self.weight_rows())
+        if bias is not None:
+            bias.copy_(self.left.sum(3))
+
     def split(self, flat: Tensor) -> tuple[Tensor, Tensor | None]:
         """A flat group vector (..., numel) as weight (..., groups, rows, columns) and bias (..., groups, rows)."""
         groups, rows, columns = self.matrix_shape

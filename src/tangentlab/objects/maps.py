@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from tangentlab.engine.forward_mode import Linearization
+from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.memory import require_memory
 from tangentlab.engine.rows import Rows
 from tangentlab.errors import InputError, StructureError
+from tangentlab.layers import OuterSum
 from tangentlab.objects.fmat import FMatDense
 from tangentlab.objects.fvector import FVector
 from tangentlab.objects.pvector import PVector
@@ -77,7 +79,7 @@ class PushForwardDense(PushForward):
     def from_rows(cls, rows: Rows) -> PushForwardDense:
         """All rows, after checking that they fit."""
         layout = rows.network.layout
-        parts = []
+        parts: list[Tensor] = []
         for number, sweep in rows.sweeps("Jacobian"):
             count = rows.weighting.count(sweep.outputs)
             require_memory(
@@ -86,17 +88,12 @@ class PushForwardDense(PushForward):
                 "representation=PushForwardImplicit stores nothing; NTK(...) gives the Gram matrix without the Jacobian.",
             )
             cotangents = rows.weighting.cotangents(sweep.outputs, sweep.batch, number, range(count))
-            factors = sweep.factors(cotangents)
-            pieces: dict[str, Tensor] = {}
-            for group, factor in factors.items():
-                sizes = [torch.Size(layout.shapes[name]).numel() for name in group.names]
-                pieces |= dict(zip(group.names, factor.rows().split(sizes, -1), strict=True))
-            parts.append(torch.cat([pieces[name] for name in layout.names], -1))
+            parts.append(_written(layout, sweep.factors(cotangents)))
             if len(parts[-1]) != len(parts[0]):
                 raise InputError(
                     f"The number of outputs changes from batch to batch: {len(parts[0])}, then {len(parts[-1])}."
                 )
-        return cls(layout, torch.cat(parts, 1))
+        return cls(layout, parts[0] if len(parts) == 1 else torch.cat(parts, 1))
 
     def mv(self, v: PVector) -> FVector:
         """Contract with the data."""
@@ -122,6 +119,21 @@ class PushForwardDense(PushForward):
 
     def __repr__(self) -> str:
         return f"PushForwardDense(outputs, examples, d = {tuple(self.data.shape)})"
+
+
+def _written(layout: LayerCollection, factors: dict[Group, OuterSum]) -> Tensor:
+    """Rows of the Jacobian (outputs, examples, d) in flat order, each group written where it belongs."""
+    example = next(iter(factors.values()))
+    result = example.left.new_empty((max(one.outputs for one in factors.values()), example.examples, layout.numel))
+    for group, factor in factors.items():
+        places = [layout.slices[name] for name in group.names]
+        if all(one.stop == two.start for one, two in zip(places, places[1:], strict=False)):
+            factor.write_rows(result[..., places[0].start : places[-1].stop])
+            continue
+        sizes = [place.stop - place.start for place in places]
+        for place, piece in zip(places, factor.rows().split(sizes, -1), strict=True):
+            result[..., place] = piece
+    return result
 
 
 class PullBackDense(PullBack):
