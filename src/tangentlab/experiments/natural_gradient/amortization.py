@@ -27,7 +27,7 @@ from tangentlab.experiments import train as train_model
 from tangentlab.experiments._images import Points, Row
 from tangentlab.experiments.natural_gradient.autoencoder import load_images, make_field, reconstruction
 from tangentlab.experiments.natural_gradient.competitors import COLORS, NATURAL, natural
-from tangentlab.experiments.natural_gradient.race import BAD, Method, compete, envelope, grid, logged
+from tangentlab.experiments.natural_gradient.race import BAD, Method, compete, envelope, grid, logarithmic, logged
 from tangentlab.models import AutoEncoder
 from tangentlab.optim import EKFACra, NaturalSGD
 from tangentlab.optim.block import Block
@@ -251,11 +251,7 @@ class Amortization(Experiment):
             table = results.table("spectrum")
             if len(table):
                 right.plot(table["epoch"], table[key], color=COLORS[key], label=name)
-        left.set_yscale("log")
-        middle.set_yscale("log")
-        right.set_yscale("log")
-        for axes in (left, middle, right):
-            axes.minorticks_off()
+        logarithmic(left, middle, right)
         label(left, "epoch", quantity("training loss", "nats"), "best over the settings")
         label(middle, quantity("time in updates", "s"), quantity("training loss", "nats"), "the same over time")
         label(right, "epoch", "distance of spectra (relative)", "one layer, frozen basis")

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from tangentlab.experiments import Picture, Results
 from tangentlab.experiments._images import Row
-from tangentlab.experiments.natural_gradient.race import BAD, Method, draw_envelopes, logged
+from tangentlab.experiments.natural_gradient.race import BAD, Method, draw_envelopes, logarithmic, logged
 from tangentlab.report.style import heatmap, label, panels, quantity
 
 
@@ -20,9 +20,7 @@ def draw(results: Results, methods: Sequence[Method]) -> Iterator[Picture]:
     draw_envelopes(left, rows, methods, "epoch")
     draw_envelopes(middle, rows, methods, "seconds")
     draw_envelopes(right, rows, methods, "epoch", key="valid")
-    for axes in (left, middle, right):
-        axes.set_yscale("log")
-        axes.minorticks_off()
+    logarithmic(left, middle, right)
     label(left, "epoch", quantity("training loss", "nats"), "best over the grid")
     label(middle, quantity("time in updates", "s"), quantity("training loss", "nats"), "selected setting")
     label(right, "epoch", quantity("validation loss", "nats"), "best over the grid")

@@ -12,7 +12,7 @@ from tangentlab.experiments import Picture, Results
 from tangentlab.experiments._images import Row
 from tangentlab.experiments.natural_gradient.competitors import NATURAL
 from tangentlab.experiments.natural_gradient.convolutional_claims import SCHEDULED, of
-from tangentlab.experiments.natural_gradient.race import Method, draw_envelopes, logged
+from tangentlab.experiments.natural_gradient.race import Method, draw_envelopes, logarithmic, logged
 from tangentlab.report.style import label, panels, quantity
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ def draw(results: Results, race: ConvolutionalRace) -> Iterator[Picture]:
 
 
 def _finish(figure: Figure, axes: Sequence[Axes]) -> None:
-    for panel in axes:
-        panel.set_yscale("log")
-        panel.minorticks_off()
+    logarithmic(*axes)
     lines, names = axes[0].get_legend_handles_labels()
     figure.legend(lines, names, loc="outside lower center", ncols=4)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 from torch import Tensor, nn
 
 from tangentlab.experiments import Batches, Lab, Results, Training, train
@@ -203,3 +204,17 @@ def draw_envelopes(axes: Axes, rows: list[Row], methods: Sequence[Method], unit:
             places, values = [row[unit] for row in chosen], [row[key] for row in chosen]
         kept = [(place, value) for place, value in zip(places, values, strict=True) if value < BAD]
         axes.plot(*zip(*kept, strict=True), color=method.color, label=method.name)
+    if unit == "epoch":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def logarithmic(*panels: Axes) -> None:
+    """Losses on a logarithmic axis with plain numbers, once they are drawn; where they span little, as they are."""
+    for axes in panels:
+        low, high = axes.dataLim.intervaly
+        if low <= 0 or high < 3 * low:
+            continue
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.minorticks_off()
