@@ -47,6 +47,12 @@ def start(name: str, settings: Settings, tiny: bool) -> dict[str, Any]:
     }
 
 
+def jobs_of(name: str) -> dict[str, Any]:
+    """The jobs of `results/<name>.json`, none if there is no such file."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text())["jobs"] if path.exists() else {}
+
+
 def write(results: dict[str, Any]) -> Path:
     """Write `results/<name>.json` (also after each job, so that nothing measured is lost)."""
     RESULTS.mkdir(exist_ok=True)

@@ -76,6 +76,7 @@ def main(
     tiny: Annotated[bool, typer.Option("--tiny", help="Small sizes: checks values, says nothing about speed.")] = False,
     scale: Annotated[bool, typer.Option("--scaling", help="Measure growth instead of the jobs.")] = False,
     name: Annotated[str, typer.Option(help="Name of the result files; chosen by what is run if not given.")] = "",
+    update: Annotated[bool, typer.Option("--update", help="Keep the other jobs of that file, and replace these.")] = False,
 ) -> None:
     """Run the benchmark (see HELP)."""
     console = Console()
@@ -89,6 +90,8 @@ def main(
     name = name or "-".join(filter(None, parts))
     settings = arena.Settings(threads, reps, budget, timeout)
     results = report.start(name, settings, tiny)
+    if update:
+        results["jobs"] = report.jobs_of(name)
     pythons = _pythons(names, results, console)
     if scale:
         scaling.run(chosen, pythons, settings, results, console)
