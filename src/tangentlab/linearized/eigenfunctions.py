@@ -197,11 +197,10 @@ def eigenfunctions(
     loader = loader if hasattr(loader, "__len__") else list(loader)
     if method == "nystrom":
         return _by_landmarks(model, loader, k, landmarks or 0, generator, options)
-    implicit: FMatImplicit = NTK(model, loader, representation=FMatImplicit, **options)
-    if method == "auto":
-        method = "gram" if _gram_bytes(implicit) <= memory_budget() else "lanczos"
-    if method == "lanczos":
-        return Eigenfunctions.of_pairs(product_eigenpairs(implicit, k, generator), implicit.outputs)
+    if method != "gram":
+        implicit: FMatImplicit = NTK(model, loader, representation=FMatImplicit, **options)
+        if method == "lanczos" or _gram_bytes(implicit) > memory_budget():
+            return Eigenfunctions.of_pairs(product_eigenpairs(implicit, k, generator), implicit.outputs)
     kernel: FMatDense = NTK(model, loader, **options)
     return Eigenfunctions.of_pairs(gram_eigenpairs(kernel.matrix(), k, generator=generator), kernel.outputs)
 

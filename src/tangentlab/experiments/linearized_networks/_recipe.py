@@ -127,6 +127,11 @@ def train_task(
     )
 
 
+def for_trial(lab: Lab, count: int, most: int = 128) -> int:
+    """``count``, or at most ``most`` when the run is cut short: a trial need not see all images."""
+    return count if lab.max_steps is None else min(count, most)
+
+
 def two_classes(data: Dataset) -> Dataset:
     """CIFAR2: 1 for the first five classes, 0 for the others."""
     return replace(data, targets=(data.targets <= 4).long(), classes=2)

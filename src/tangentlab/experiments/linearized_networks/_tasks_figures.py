@@ -79,7 +79,8 @@ def _distances(results: Results, nets: tuple[str, ...]) -> Picture:
 
 def _alignments(results: Results, nets: tuple[str, ...], indices: tuple[int, ...]) -> Picture:
     figure, axes = panels(len(nets), width=4.3)
-    shown = indices[len(indices) // 3 :: max(1, len(indices) // 3)][:3]
+    known = [index for index in indices if len(results.table("task", index=index))]
+    shown = known[len(known) // 3 :: max(1, len(known) // 3)][:3]
     for panel, kind in zip(axes[0], nets, strict=True):
         start = results.array(f"alignments-{kind}-start")
         places = np.arange(len(start)) + 1

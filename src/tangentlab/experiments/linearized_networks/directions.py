@@ -16,6 +16,7 @@ from tangentlab.experiments.linearized_networks._recipe import (
     Recipe,
     binary_accuracy,
     build,
+    for_trial,
     spearman,
     train_task,
 )
@@ -154,9 +155,10 @@ class NeuralDirections(Experiment):
         for kind in self.nets:
             directions = self._directions(lab, kind)
             shares.append(_shared(directions["over data"], directions["at 0"]))
-            accuracies = [self._accuracies(lab, kind, index, directions["at 0"][index]) for index in self.indices()]
+            indices = self.indices()[: lab.capped(len(self.indices()))]
+            accuracies = [self._accuracies(lab, kind, index, directions["at 0"][index]) for index in indices]
             own, linear = ([pair[name] for pair in accuracies] for name in ("network", "linearized"))
-            correlations += [spearman(self.indices(), values) for values in (own, linear)]
+            correlations += [spearman(indices, values) for values in (own, linear)]
             alike.append(spearman(own, linear))
             ranges.append(own[0] - own[-1])
             if kind == "lenet":
@@ -199,8 +201,12 @@ class NeuralDirections(Experiment):
     def _accuracies(self, lab: Lab, kind: str, index: int, direction: Tensor) -> dict[str, float]:
         """Test accuracies along one direction."""
         options: dict[str, Any] = {"half_margin": self.half_margin}
-        train = direction_dataset(direction, self.examples(kind), lab.generator("train", index), **options)
-        test = direction_dataset(direction, self.tests, lab.generator("test", index), split="test", **options)
+        train = direction_dataset(
+            direction, for_trial(lab, self.examples(kind)), lab.generator("train", index), **options
+        )
+        test = direction_dataset(
+            direction, for_trial(lab, self.tests), lab.generator("test", index), split="test", **options
+        )
         found = {}
         for name in ("network", "linearized"):
             model = self._network(lab, kind)

@@ -28,6 +28,7 @@ from tangentlab.experiments.linearized_networks._recipe import (
     Recipe,
     binary_accuracy,
     build,
+    for_trial,
     spearman,
     train_task,
     two_classes,
@@ -179,7 +180,9 @@ class EnergyConcentration(Experiment):
     def _network(self, lab: Lab, kind: str) -> dict[str, float]:
         """Concentrations at both ends, test accuracy, and rank correlation along the training (LeNet)."""
         side = self.resnet_pixels if kind == "resnet18" else self.pixels
-        train, test = (two_classes(part) for part in image_data(lab, self.data, side, self.examples(kind)))
+        train, test = (
+            two_classes(part) for part in image_data(lab, self.data, side, for_trial(lab, self.examples(kind)))
+        )
         with lab.seeded("model", kind):
             model = build(kind, train.inputs.shape[1:], base=self.base)
         recipe = self.recipe(kind)

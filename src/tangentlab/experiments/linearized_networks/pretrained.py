@@ -16,6 +16,7 @@ from tangentlab.experiments.linearized_networks._recipe import (
     Recipe,
     binary_accuracy,
     build,
+    for_trial,
     relabelled,
     train_task,
 )
@@ -92,7 +93,7 @@ class PretrainedKernel(Experiment):
 
     def run(self, lab: Lab) -> None:
         """The network first, then both linear models, in differential form: they start from the function 0."""
-        data, _ = image_data(lab, self.data, self.pixels, self.images)
+        data, _ = image_data(lab, self.data, self.pixels, for_trial(lab, self.images))
         with lab.seeded("model"):
             first = build("lenet", data.inputs.shape[1:]).eval()
 
@@ -101,8 +102,8 @@ class PretrainedKernel(Experiment):
             return eigenfunctions(first, batches, self.index + 1, method="gram", progress=False).labels(self.index)
 
         task = relabelled(data, lab.stage("labels", decompose))
-        train = task.first(len(task) - self.valid)
-        valid = task.take(torch.arange(len(task) - self.valid, len(task)))
+        split = len(task) - for_trial(lab, self.valid, len(task) // 2)
+        train, valid = task.first(split), task.take(torch.arange(split, len(task)))
         with lab.seeded("model"):
             network = build("lenet", data.inputs.shape[1:])
         found = {"network": self._fit(lab, "network", network, train, valid)}
@@ -121,7 +122,7 @@ class PretrainedKernel(Experiment):
             accuracy = binary_accuracy(model, valid)
             lab.log("along", model=name, epoch=round(training.epoch), valid=accuracy, loss=_last(losses))
 
-        period = max(1, len(train) // min(self.batch, len(train)))
+        period = lab.capped(max(1, len(train) // min(self.batch, len(train))))
         train_task(lab, model, train, self.recipe(), MODELS[name], [losses, Every(period, record)])
         mean = sum(losses.losses) / max(1, len(losses.losses))
         return {"train": binary_accuracy(model, train), "valid": binary_accuracy(model, valid), "loss": mean}

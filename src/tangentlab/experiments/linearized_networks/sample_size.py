@@ -15,6 +15,7 @@ from tangentlab.experiments.linearized_networks._recipe import (
     Recipe,
     binary_accuracy,
     build,
+    for_trial,
     relabelled,
     train_task,
     two_classes,
@@ -109,7 +110,7 @@ class SampleSize(Experiment):
 
     def run(self, lab: Lab) -> None:
         """All pairs of tasks, networks and sizes."""
-        data, _ = image_data(lab, self.data, self.pixels, max(self.sizes) + self.valid)
+        data, _ = image_data(lab, self.data, self.pixels, for_trial(lab, max(self.sizes) + self.valid, 1000))
         gaps: dict[tuple[str, str, int], float] = {}
         for kind in self.nets:
             for task, labelled in self._tasks(lab, kind, data).items():
@@ -136,13 +137,14 @@ class SampleSize(Experiment):
 
     def _gap(self, lab: Lab, kind: str, task: str, data: Dataset, size: int) -> float:
         """Validation accuracy, linearized minus network."""
-        train, valid = data.first(size), data.take(torch.arange(len(data) - self.valid, len(data)))
+        split = len(data) - for_trial(lab, self.valid, len(data) // 2)
+        train, valid = data.first(min(size, split)), data.take(torch.arange(split, len(data)))
         found = {}
         for name in MODELS:
             with lab.seeded("model", kind):
                 model = build(kind, data.inputs.shape[1:])
             model = linearize(model.eval()) if name == "linearized" else model
-            train_task(lab, model, train, self.recipe(size), f"{kind} {name}, {task}, {size}")
+            train_task(lab, model, train, self.recipe(len(train)), f"{kind} {name}, {task}, {size}")
             found[name] = binary_accuracy(model, valid)
             lab.log("accuracy", net=kind, task=task, model=name, size=size, accuracy=found[name])
         return found["linearized"] - found["network"]

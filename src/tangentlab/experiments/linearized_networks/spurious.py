@@ -26,6 +26,7 @@ from tangentlab.experiments import (
     train,
 )
 from tangentlab.experiments._images import Points, Row, cross_entropy, image_data
+from tangentlab.experiments.linearized_networks._recipe import for_trial
 from tangentlab.linearized import AlphaModel, Groups, add_corner_patch, at_progress, cue_groups, with_and_without
 from tangentlab.models import ResNet18
 from tangentlab.report.style import PALETTE, label, panels
@@ -142,7 +143,7 @@ class SpuriousCue(Experiment):
 
     def run(self, lab: Lab) -> None:
         """Both starting points with every alpha."""
-        everything = image_data(lab, self.data, self.pixels, self.images)
+        everything = image_data(lab, self.data, self.pixels, for_trial(lab, self.images, 2_000))
         task = self._task(lab, *everything)
         runs: dict[tuple[str, float], list[Row]] = {}
         for start in STARTS:

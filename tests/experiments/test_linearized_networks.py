@@ -1,0 +1,120 @@
+"""What the experiments on linearized networks measure with: networks, recipe, rank correlations, groups."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tangentlab.data import Dataset, load
+from tangentlab.experiments import Batches, find, train
+from tangentlab.experiments.linearized_networks import _recipe, directions, quadratic, spurious, tasks
+from tangentlab.linearized.quadratic_examples import noisy_labels
+
+
+@pytest.mark.parametrize(("kind", "count"), [("mlp", 317_501), ("lenet", 136_121), ("resnet18", 11_169_345)])
+def test_the_networks_have_the_papers_sizes_one_logit_and_lecun_weights_without_biases(seed, kind, count):
+    model = _recipe.build(kind, (3, 32, 32), base=64)
+    assert sum(p.numel() for p in model.parameters()) == count
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    assert all(m.bias is None or not m.bias.any() for m in layers)
+    for layer in layers[:-1]:
+        assert float(layer.weight.detach().var()) * layer.weight[0].numel() == pytest.approx(1.0, rel=0.15)
+    assert model.eval()(torch.randn(2, 3, 32, 32)).shape == (2, 1)
+
+
+def test_the_recipe_drops_partial_batches_and_its_rate_falls_to_zero_in_a_straight_line(seed, monkeypatch):
+    recipe = _recipe.Recipe(epochs=3, batch=20, rate=0.1)
+    assert recipe.steps(50) == 6 and recipe.steps(10) == 3
+    model = nn.Linear(4, 1)
+    data = Dataset(torch.randn(50, 4), torch.arange(50) % 2, "toy", classes=2)
+    rates = []
+
+    class Watch(_recipe.EpochLoss):
+        def __call__(self, training):
+            rates.append(training.optimizer.param_groups[0]["lr"])
+            super().__call__(training)
+
+    original = _recipe.train
+    monkeypatch.setattr(_recipe, "train", lambda *arguments, lab, **options: original(*arguments, **options))
+    losses = Watch(10.0)
+    _recipe.train_task(SimpleNamespace(seed=0), model, data, recipe, "toy", [losses])
+    assert rates == pytest.approx([0.1 * (1 - step / 6) for step in range(7)])
+    assert len(losses.losses) == 3 and losses.reached == 2
+
+
+def test_epoch_losses_are_means_over_the_minibatches_of_an_epoch_and_survive_a_restart(seed):
+    data = Dataset(torch.randn(40, 4), torch.arange(40) % 2, "toy", classes=2)
+    model = nn.Linear(4, 1)
+    seen: list[float] = []
+
+    class Watch(_recipe.EpochLoss):
+        def __call__(self, training):
+            seen.append(training.loss)
+            super().__call__(training)
+
+    losses = Watch(0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, Batches(data, 10, 0), _recipe.logistic_loss, optimizer, 8, callbacks=[losses])
+    assert losses.losses == pytest.approx([sum(seen[1:5]) / 4, sum(seen[5:9]) / 4]) and losses.reached is None
+    again = _recipe.EpochLoss(0.0)
+    again.load_state_dict(losses.state_dict())
+    assert again.losses == losses.losses
+
+
+def test_binary_accuracy_counts_right_signs_and_gives_the_mode_back():
+    model = nn.Sequential(nn.BatchNorm1d(1, affine=False), nn.Identity()).train()
+    data = Dataset(torch.tensor([[1.0], [-1.0], [2.0], [-3.0]]), torch.tensor([1, 0, 0, 0]), "toy", classes=2)
+    assert _recipe.binary_accuracy(model, data, batch=3) == 0.75
+    assert model.training and float(model[0].num_batches_tracked) == 0
+
+
+def test_two_classes_are_the_first_five_against_the_last_five():
+    data = _recipe.two_classes(load("digits").first(100))
+    assert torch.equal(data.targets, (load("digits").first(100).targets < 5).long())
+
+
+def test_rank_correlation_of_a_constant_is_zero():
+    assert _recipe.spearman([1, 2, 3], [1, 1, 1]) == 0.0 and _recipe.spearman([1, 2, 3], [9, 4, 1]) == -1.0
+
+
+def test_the_share_of_directions_in_a_span_is_one_inside_and_zero_outside():
+    eye = torch.eye(6).reshape(6, 1, 2, 3)
+    assert directions._shared(eye[:2], eye) == 1.0 and directions._shared(eye[4:], eye) == 0.0
+    turned = torch.stack([(eye[0] + eye[5]) / math.sqrt(2)])
+    assert directions._shared(turned, eye) == pytest.approx(0.5)
+
+
+def test_a_spike_stands_out_of_its_neighbours_and_a_smooth_spectrum_has_none():
+    smooth = torch.linspace(2, 1, 41)
+    assert tasks._spike(smooth, 20) == pytest.approx(1.0, abs=0.03)
+    smooth[20] *= 5
+    assert tasks._spike(smooth, 20) == pytest.approx(5.0, rel=0.03) and tasks._spike(smooth, 0) > 1
+
+
+def test_runs_are_compared_at_equal_progress_where_both_have_been():
+    def rows(values):
+        return [{"with": w, "without": v} for w, v in values]
+
+    fast = rows([(0.5, 0.5), (0.8, 0.2), (1.0, 0.4)])
+    slow = rows([(0.5, 0.5), (0.8, 0.3), (1.0, 0.5)])
+    assert spurious._difference(slow, fast, "with", "without") == pytest.approx(
+        np.mean([0.2 / 3, 0.25 / 3, 0.1, 0.1, 0.1])
+    )
+    assert math.isnan(spurious._difference(slow, rows([(0.5, 0.5), (0.6, 0.4)]), "with", "without"))
+
+
+def test_the_closed_form_error_of_the_quadratic_experiment_sees_a_wrong_rate():
+    model = noisy_labels(6, 1, 1.0).model(0.2)
+    times = np.linspace(0, 2, 4)
+    assert max(quadratic.flow_error(model, times, regime) for regime in quadratic.REGIMES) < 1e-9
+    wrong = type(model)(model.inputs, model.targets, model.basis, model.mu / 2, model.start, model.solution)
+    assert min(quadratic.flow_error(wrong, times, regime) for regime in quadratic.REGIMES) > 1e-3
+
+
+def test_energy_concentration_scales_k_so_that_chance_stays():
+    experiment = find("energy-concentration").at("desk")
+    assert experiment.scaled(12_000) == 50 and experiment.scaled(4_000) == 17
+    assert experiment._chance(4_000) == pytest.approx(experiment._chance(12_000), rel=0.02)
