@@ -85,19 +85,30 @@ def overhead(steps: int) -> dict[str, Any]:
         for _ in range(steps):
             recorder.step(loss=training.step())
     trained, taken = recorder._budget.training, [row["seconds"] for row in recorder.snapshots]
-    counting = recorder._budget.spent - sum(taken)
-    scaled = (sum(taken) + counting / steps * STEPS) / (trained / steps * STEPS)
+    counting = counting_seconds(recorder)
+    once = recorder._budget.spent - sum(taken) - steps * counting
+    scaled = (sum(taken) + once + STEPS * counting) / (trained / steps * STEPS)
     return {
         "steps": steps,
         "snapshots": len(taken),
         "size": str(recorder.size),
         "seconds per step": trained / steps,
         "seconds per snapshot": sum(taken) / len(taken),
-        "seconds of counting per step": counting / steps,
+        "seconds of counting per step": counting,
+        "seconds of planning": once,
         "measured share": recorder.overhead,
         "overhead": scaled,
         "parts": recorder.snapshots[-1]["parts"],
     }
+
+
+def counting_seconds(recorder: TangentRecorder, repetitions: int = 50) -> float:
+    """What a step without a snapshot costs: the length of the update."""
+    assert recorder._flow is not None
+    started = clock()
+    for _ in range(repetitions):
+        recorder._flow.step(recorder.model)
+    return (clock() - started) / repetitions
 
 
 def snapshot(base: int, repetitions: int) -> dict[str, Any]:

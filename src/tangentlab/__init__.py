@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "tangentlab.alignment.recorder": ("TangentRecorder",),
     "tangentlab.curvatures": ("GGN", "GradientCovariance", "Hessian", "KFRA"),
     "tangentlab.metrics": (
         "FIM",
@@ -73,6 +74,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from tangentlab.alignment.recorder import TangentRecorder
     from tangentlab.curvatures import GGN, KFRA, GradientCovariance, Hessian
     from tangentlab.engine.coverage import check, coverage
     from tangentlab.engine.layout import LayerCollection

@@ -36,6 +36,7 @@ _WHERE = {
         "spectral_product",
     ),
     "rescaling": ("Rescaling", "interpolant_capacity", "optimal_rescaling", "step_rescaling"),
+    "recorder": ("Recording", "TangentRecorder"),
     "similarity": (
         "Hierarchy",
         "MinibatchCKA",
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
         spectral_complexity,
         spectral_product,
     )
+    from tangentlab.alignment.recorder import Recording, TangentRecorder
     from tangentlab.alignment.rescaling import Rescaling, interpolant_capacity, optimal_rescaling, step_rescaling
     from tangentlab.alignment.similarity import (
         Hierarchy,

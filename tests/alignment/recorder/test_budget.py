@@ -179,3 +179,20 @@ def test_time_inside_something_else_counts_only_as_itself():
             watch.time += 10
         watch.time += 100
     assert clock.seconds == {"outer": 101, "inner": 10}
+
+
+def test_a_network_that_has_diverged_can_still_be_budgeted():
+    model = dense()
+    x, y = digits_like(40)
+    recorder = TangentRecorder(
+        model, {"train": (x.double(), y)}, verbose=False, free_seconds=0.0, max_overhead=1e-9, schedule=1
+    )
+    recorder.start()
+    with torch.no_grad():
+        model[1].weight.fill_(float("nan"))
+    for _ in range(3):
+        recorder.step()
+    assert [event["kind"] for event in recorder.recording.events] == ["skipped"] * 3
+    sizes = [Size(40, 3), Size(20, 1)]
+    large, small = (recorder._observer.planned_seconds(size) for size in sizes)
+    assert small == pytest.approx(large / 6)

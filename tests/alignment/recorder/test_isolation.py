@@ -158,3 +158,12 @@ def test_under_no_grad_gradients_are_taken_and_stay_off_outside():
         recorder.start()
         assert not torch.is_grad_enabled()
     assert recorder.snapshots[0]["values"]["train/max"] > 0
+
+
+def test_wrappers_are_taken_off():
+    model = convolutional()
+    assert TangentRecorder(nn.DataParallel(model), probes(), **STEADY).model is model
+    compiled = torch.compile(model, backend="eager")
+    recorder = TangentRecorder(compiled, probes(), **STEADY)
+    recorder.start()
+    assert recorder.model is model and "train/layer/0" in recorder.snapshots[0]["values"]

@@ -172,3 +172,17 @@ def test_a_real_summary_writer_is_made_in_a_folder(tmp_path):
     events.Reload()
     value = events.Scalars("tangent/train/cka")[0]
     assert value.step == 0 and value.value == pytest.approx(recorder.snapshots[0]["values"]["train/cka"], rel=1e-6)
+
+
+def test_a_checkpoint_that_goes_on_in_another_folder_brings_its_rows_along(tmp_path):
+    model = convolutional()
+    first = TangentRecorder(model, probes(), schedule=2, folder=tmp_path / "here", **STEADY)
+    first.start()
+    train(model, 2, first)
+    first.close()
+    second = TangentRecorder(model, probes(), schedule=2, folder=tmp_path / "there", **STEADY)
+    second.load_state_dict(first.state_dict())
+    with second:
+        train(model, 2, second)
+    found = Recording.load(tmp_path / "there")
+    assert [row["step"] for row in found.snapshots] == [0, 2, 4] and found.about == first.recording.about

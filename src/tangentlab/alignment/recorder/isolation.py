@@ -9,13 +9,21 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from tangentlab.engine.snapshot import untouched
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network inside the wrappers of compilation and of data-parallel training, whose parameters it shares."""
+    while isinstance(model, DataParallel | DistributedDataParallel) or hasattr(model, "_orig_mod"):
+        model = model.module if hasattr(model, "module") else model._orig_mod
+    return model
+
+
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Inside: eval mode, float32 matrix products as the user set them, no autocast, gradients on, and no ``.grad``.
+    """Inside: eval mode, no autocast, gradients on, and no ``.grad``.
 
     Afterwards, also after an exception: the random states of torch, numpy and Python, buffers, attributes and hooks of all
     modules, their modes one by one, ``requires_grad`` and ``.grad`` of all parameters are what they were. Modes are set as

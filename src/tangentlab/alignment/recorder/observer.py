@@ -18,7 +18,7 @@ from tangentlab.alignment.recorder.isolation import undisturbed
 from tangentlab.alignment.recorder.measures import FIRST_PROBE_ONLY, Measure
 from tangentlab.alignment.recorder.probes import Call, Probe, View, choose_outputs
 from tangentlab.engine.planner import plan
-from tangentlab.errors import InputError
+from tangentlab.errors import InputError, TangentlabError
 
 TRACE_DRAWS = 1
 """Random signs per snapshot for the trace of the kernel, where not all outputs are looked at."""
@@ -94,21 +94,34 @@ class Observer:
         }
 
     def planned_seconds(self, size: Size) -> float:
-        """What the kernels of all probes would take at this size, by the engine's plan."""
+        """What the kernels of all probes would take at this size, by the engine's plan.
+
+        A network that has diverged cannot be swept: then sizes count by their rows, from the largest that was planned.
+        """
         if size not in self._planned:
-            with self._looking():
-                plans = [
-                    plan(
-                        self.model,
-                        probe.part(2, self.device),
-                        min(size.examples, probe.examples),
-                        outputs=size.outputs,
-                        **self.call.options(),
-                    )
-                    for probe in self.probes.values()
-                ]
-            self._planned[size] = sum(one.seconds for one in plans)
+            try:
+                self._planned[size] = self._plan(size)
+            except TangentlabError:
+                known = next(iter(self._planned), None)
+                if known is None:
+                    raise
+                rows = size.examples * size.outputs / (known.examples * known.outputs)
+                return self._planned[known] * rows
         return self._planned[size]
+
+    def _plan(self, size: Size) -> float:
+        with self._looking():
+            plans = [
+                plan(
+                    self.model,
+                    probe.part(2, self.device),
+                    min(size.examples, probe.examples),
+                    outputs=size.outputs,
+                    **self.call.options(),
+                )
+                for probe in self.probes.values()
+            ]
+        return sum(one.seconds for one in plans)
 
     def look(self, step: int, size: Size, *, trace: bool, strict: bool) -> Sight:
         """Take all measures after ``step`` updates.

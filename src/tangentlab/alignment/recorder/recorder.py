@@ -16,6 +16,7 @@ from torch import nn
 import tangentlab
 from tangentlab.alignment.recorder.budget import Budget, Size, horizon, ladder
 from tangentlab.alignment.recorder.flow import Flow
+from tangentlab.alignment.recorder.isolation import unwrapped
 from tangentlab.alignment.recorder.measures import DEFAULT, Measure, measures_of, plain_number
 from tangentlab.alignment.recorder.observer import Observer, Sight, check_model
 from tangentlab.alignment.recorder.probes import Call, make_probes
@@ -49,7 +50,7 @@ class TangentRecorder:
     `lightning_callback()` and `hugging_face_callback()` do this inside those trainers.
 
     Args:
-        model: the network in training.
+        model: the network in training; wrappers of compilation and of data-parallel training are taken off.
         probes: data by name; a batch, or a loader whose first batches are taken. C(f) and curvature are those of the first.
         schedule: a `Schedule`; a number k: every k steps; a list of steps; a function of the step. By default 5 x 1.7^k.
             The first and the last step are always recorded.
@@ -92,6 +93,7 @@ class TangentRecorder:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         check_model(model)
+        model = unwrapped(model)
         self.model, self.schedule, self.total_steps = model, schedule_of(schedule), total_steps
         self.strict, self.verbose, self.folder = strict, verbose, None if folder is None else Path(folder)
         largest = DEFAULT_SIZE if size is None else Size(size[0], sys.maxsize if size[1] is None else size[1])
@@ -121,6 +123,8 @@ class TangentRecorder:
         resumed = bool(self.rows)
         if self.folder is not None:
             self._journal = Journal(self.folder, resume=resumed)
+            for row in self.rows if self._journal.new else ():  # the folder did not come along with the checkpoint
+                self._journal.append(row)
         if resumed:
             self._write({"kind": "resumed", "step": self.steps})
         else:

@@ -38,6 +38,7 @@ class Journal:
         path = folder / FILE
         if path.exists() and not resume:
             path.rename(_free_name(folder))
+        self.new = not path.exists()
         torn = path.exists() and path.stat().st_size > 0 and path.read_bytes()[-1:] != b"\n"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         if torn:
