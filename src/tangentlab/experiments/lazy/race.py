@@ -24,7 +24,7 @@ METRICS = {
     "ntk_alignment": "NTK alignment",
     "representation_alignment": "representation alignment",
 }
-TRIAL_IMAGES, TRIAL_PROBE = 200, 4
+TRIAL_IMAGES, TRIAL_PROBE = 40, 3
 
 
 @dataclass(frozen=True)
