@@ -177,6 +177,28 @@ def test_a_failed_seed_is_shown_with_its_reason():
 
 
 @pytest.mark.usefixtures("in_process")
+def test_what_all_seeds_failed_of_is_said_once_and_a_table_without_numbers_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
+    monkeypatch.delenv("TANGENTLAB_DATA", raising=False)
+    code, text = tangentlab("run", "toy-claims", "--scale", "smoke", "--seeds", "3", "--set", "data=kmnist")
+    assert code == 1 and "seeds 0, 1, 2 failed" in text and text.count("To get it:") == 1
+    assert "Traceback" not in text and "holds if" not in text
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_damaged_run_does_not_hide_the_others(tmp_path: Path):
+    tangentlab("run", "toy-claims", "--scale", "smoke")
+    tangentlab("run", "toy-training", "--scale", "smoke")
+    (folder,) = (run for run in runs_below(tmp_path / "runs") if run.config().experiment == "toy-training")
+    folder.config_file.write_text("a: [")
+    assert tangentlab("show", "toy-claims")[0] == 0
+    assert tangentlab("show", "toy-training")[0] == 2
+    assert tangentlab("gallery")[0] == 0
+
+
+@pytest.mark.usefixtures("in_process")
 def test_showing_can_draw_again(tmp_path: Path):
     tangentlab("run", "toy-claims", "--scale", "smoke")
     (folder,) = runs_below(tmp_path / "runs")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -271,14 +271,16 @@ def _run_one(config: Config, out: Path, resume: bool, workers: int | None) -> Ou
 
 def _find_run(which: str, out: Path) -> Path:
     """A path as it is, or the newest run of the experiment with that name."""
+    from tangentlab.errors import TangentlabError
     from tangentlab.experiments.bench.errors import RunError
     from tangentlab.experiments.bench.folder import runs_below
 
     if Path(which).exists():
         return Path(which)
     for folder in reversed(runs_below(out)):
-        if folder.config().experiment == which:
-            return folder.path
+        with suppress(TangentlabError):  # a damaged config of another run is no reason to stop here
+            if folder.config().experiment == which:
+                return folder.path
     raise RunError(f"there is no run folder '{which}' and no run of an experiment with that name below {out}")
 
 

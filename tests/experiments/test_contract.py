@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tangentlab.experiments import Chapter, Claim, Experiment, Status, all_experiments, experiment
+from tangentlab.experiments import Chapter, Claim, Experiment, Status, all_experiments, experiment, find
+from tangentlab.experiments.bench.compare import compare_runs
 from tangentlab.experiments.bench.contract import check_contract, check_paper_scale_starts
 from tangentlab.experiments.bench.errors import SettingError
+from tangentlab.experiments.bench.folder import read_config
 from tangentlab.experiments.bench.registry import ENVIRONMENT
+from tangentlab.experiments.bench.runner import execute, make_config
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,6 +23,14 @@ def built_in() -> list[type[Experiment]]:
 @pytest.mark.parametrize("kind", built_in(), ids=lambda kind: kind.name)
 def test_the_experiment_keeps_the_contract_at_smoke_scale(kind: type[Experiment], tmp_path: Path):
     check_contract(kind, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["parameter-distance", "kl-expansion", "fim-quality", "ntk-evolution"])
+def test_a_config_of_a_real_experiment_replays_to_the_same_numbers(name: str, tmp_path: Path):
+    first = execute(make_config(find(name).at("smoke"), "smoke", seeds=1), tmp_path / "first", inline=True)
+    again = execute(read_config(first.folder.config_file), tmp_path / "again", inline=True)
+    comparison = compare_runs(first.folder, again.folder)
+    assert comparison.identical and comparison.rows > 5
 
 
 @pytest.mark.slow

@@ -103,6 +103,19 @@ def test_what_an_experiment_prints_goes_to_its_log_and_a_failure_is_told(bench: 
     assert "a stray line" in (outcome.folder.path / "seeds" / "0" / "log.txt").read_text()
 
 
+@pytest.mark.parametrize("inline", [True, False])
+def test_an_error_that_was_made_to_be_read_is_told_without_the_way_there(
+    bench: Bench, inline: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
+    monkeypatch.setenv("TANGENTLAB_OFFLINE", "1")
+    monkeypatch.delenv("TANGENTLAB_DATA", raising=False)
+    outcome = bench("toy-claims", data="kmnist", inline=inline)
+    assert outcome.failures[0].startswith("kmnist: no file") and "TANGENTLAB_DATA" in outcome.failures[0]
+    if not inline:
+        assert "Traceback" in (outcome.folder.path / "seeds" / "0" / "log.txt").read_text()
+
+
 def test_two_runs_never_get_the_same_folder(bench: Bench):
     folders = {bench("toy-claims").folder.path for _ in range(3)}
     assert {folder.name for folder in folders} == {f"toy-claims-smoke-{number}" for number in (1, 2, 3)}

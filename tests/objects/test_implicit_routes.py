@@ -75,6 +75,15 @@ def test_one_sample_products_take_rows_and_agree_with_the_dense_matrix_of_the_sa
     torch.testing.assert_close(implicit.vTMv(unit(net)), dense.vTMv(unit(net)))
 
 
+def test_many_products_that_cannot_keep_their_gradients_go_over_to_differentiation(net: nn.Module) -> None:
+    net.eval()
+    implicit = FIM(net, list(images(6).split(3)), PMatImplicit)
+    implicit._cotangents = 9
+    assert not implicit._may_keep and implicit._by_rows(1)  # cheaper than to verify forward mode for one product
+    implicit._products = 1
+    assert not implicit._by_rows(1)
+
+
 def test_empirical_products_stream_over_batches(net: nn.Module) -> None:
     net.eval()
     x, y = images(7), torch.tensor([0, 1, 2, 3, 4, 0, 1])

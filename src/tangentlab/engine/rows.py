@@ -267,11 +267,11 @@ class Rows:
 
 
 def chunk_size(sweep: Sweep, count: int) -> int:
-    """How many cotangents fit in the memory budget at once: output-gradients of all calls, and fallback rows."""
+    """How many cotangents fit in half of the memory budget at once: output-gradients of all calls, and fallback rows."""
     itemsize = sweep.outputs.element_size()
     layout = sweep.engine.network.layout
     cells = sum(torch.Size(use.call.output_shape).numel() for route in sweep.routes for use in route.uses)
     sizes = layout.shapes
     loose = sum(torch.Size(sizes[n]).numel() for route in sweep.routes if not route.uses for n in route.group.names)
     per_cotangent = itemsize * (3 * cells + 2 * loose * sweep.examples)
-    return max(1, min(count, int(memory_budget() // (4 * max(per_cotangent, 1)))))
+    return max(1, min(count, int(memory_budget() // (2 * max(per_cotangent, 1)))))

@@ -125,8 +125,9 @@ def _estimate(experiment: Experiment, config: Config) -> str:
 
 def show_outcome(outcome: Outcome) -> None:
     """The verdicts of a run that just ended, what failed, and the page to open."""
-    for seed, why in outcome.failures.items():
-        show_error(f"seed {seed} failed:\n{why}")
+    for why in dict.fromkeys(outcome.failures.values()):
+        seeds = [str(seed) for seed, reason in outcome.failures.items() if reason == why]
+        show_error(f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)} failed:\n{why}")
     if outcome.interrupted:
         Console().print("[yellow]interrupted[/]: what is there is valid; the same command with --resume goes on")
     show_run(outcome.folder)
@@ -150,7 +151,8 @@ def show_run(folder: RunFolder) -> None:
         table.add_column(header, no_wrap=header in ("verdict", "holds if"))
     for claim in summary["claims"]:
         table.add_row(*_claim_row(claim))
-    console.print(table)
+    if any(claim["values"] for claim in summary["claims"]) or summary["status"] == "complete":
+        console.print(table)
     reasons = Counter((claim["status"], claim["reason"]) for claim in summary["claims"] if claim["reason"])
     for (status, reason), count in reasons.items():
         console.print(f"{count} {status}: {escape(reason)}", style="bright_black", soft_wrap=True)

@@ -34,14 +34,18 @@ class Crew:
     _events: queue.Queue[Event] = field(default_factory=queue.Queue)
 
     def run(self, seeds: Sequence[int]) -> dict[int, str]:
-        """Run all ``seeds``; returns those that failed, with the end of what they printed."""
+        """Run all ``seeds``; returns those that failed, with the error's own words or the end of what they printed."""
         waiting, failed = list(seeds), {}
+        problems: dict[int, str] = {}
         try:
             while waiting or self._running:
                 while waiting and len(self._running) < self.size:
                     self._start(waiting.pop(0))
                 event = self._next_event()
                 if event is None:
+                    continue
+                if "problem" in event:
+                    problems[event["seed"]] = event["problem"]
                     continue
                 if event.get("ended") is None:
                     self.report(event)
@@ -51,7 +55,7 @@ class Crew:
                 if code == STOPPED:
                     raise RunError(f"seed {event['seed']} was stopped from outside")
                 if code != DONE:
-                    failed[event["seed"]] = self._epitaph(event["seed"], code)
+                    failed[event["seed"]] = problems.get(event["seed"]) or self._epitaph(event["seed"], code)
         finally:
             self._dismiss()
         return failed

@@ -166,5 +166,5 @@ class Results:
 def _untestable(config: Config, stand_ins: Sequence[str]) -> str:
     """Why no claim of a run can be tested, empty when they can."""
     if config.max_steps is not None:
-        return f"the run was cut short after {config.max_steps} steps per loop"
+        return f"the run was cut short after {config.max_steps} step{'s' if config.max_steps > 1 else ''} per loop"
     return f"noise stood in for {', '.join(stand_ins)}" if stand_ins else ""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tangentlab.errors import TangentlabError
 from tangentlab.experiments.bench.claims import Status, Verdict
 from tangentlab.experiments.bench.crew import Crew
 from tangentlab.experiments.bench.errors import RunError
@@ -134,7 +135,8 @@ def _inline(folder: RunFolder, seeds: Sequence[int], report: Callable[[Event], N
         code = 0
         try:
             run_seed(folder, seed, lambda event, seed=seed: report({"seed": seed, **event}))  # type: ignore[misc]
-        except Exception:
-            failures[seed], code = traceback.format_exc(), 1
+        except Exception as error:
+            failures[seed] = str(error) if isinstance(error, TangentlabError) else traceback.format_exc()
+            code = 1
         report({"seed": seed, "ended": True, "code": code})
     return failures

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from tangentlab.errors import TangentlabError
 from tangentlab.experiments.bench.errors import RunStopped
 from tangentlab.experiments.bench.folder import RunFolder
 from tangentlab.experiments.bench.lab import Event, Lab
@@ -63,8 +64,10 @@ def main(arguments: list[str]) -> int:
         run_seed(folder, seed, report, stop.is_set)
     except (RunStopped, KeyboardInterrupt):
         return STOPPED
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
+        if isinstance(error, TangentlabError):  # it was made to be read by itself; the way there is in the log
+            report({"problem": str(error)})
         return FAILED
     return DONE
 

@@ -70,12 +70,13 @@ class PMatImplicit(PMat):
 
     def _by_rows(self, vectors: int) -> bool:
         """Whether products from rows are cheaper than automatic differentiation, counting those done so far."""
-        known = self._rung in self._rows.network.trusted
         if self._rows.kept is not None:
             return True
-        done = self._products + vectors if self._may_keep else vectors
-        rows = _FORWARD + _BACKWARD * self._cotangents + _BY_ROWS * done
-        return rows <= _FORWARD + (_JVP + _VJP) * (done + (not known))
+        verified = self._rung in self._rows.network.trusted
+        products = self._products + vectors
+        sweeps = products / vectors
+        rows = (_FORWARD + _BACKWARD * self._cotangents) * (1 if self._may_keep else sweeps) + _BY_ROWS * products
+        return rows <= _FORWARD * sweeps + (_JVP + _VJP) * (products + (not verified))
 
     def _product(self, flat: Tensor) -> Tensor:
         flat = flat.detach()
