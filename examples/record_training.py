@@ -32,9 +32,9 @@ def images(count: int) -> tuple[Images, Images]:
     try:
         train, test = (load("mnist", split, download=False).first(n) for split, n in (("train", count), ("test", 1000)))
     except DataFileError:
-        train, test = tuple(load("digits")), tuple(load("digits", "test"))
-    mean, spread = train[0].mean(), train[0].std()
-    return ((train[0] - mean) / spread, train[1]), ((test[0] - mean) / spread, test[1])
+        train, test = load("digits"), load("digits", "test")
+    mean, spread = train.inputs.mean(), train.inputs.std()
+    return ((train.inputs - mean) / spread, train.targets), ((test.inputs - mean) / spread, test.targets)
 
 
 def with_noise(data: Images, share: float, generator: torch.Generator) -> Images:

@@ -200,7 +200,8 @@ class TangentRecorder:
         """The present size, a smaller one, or None where even the smallest costs too much; the last one is always taken."""
         budget, planned = self._budget, self._observer.planned_seconds
         cost = budget.predicted(self.size, planned)
-        if budget.share == inf or budget.spent + cost <= budget.free_seconds:
+        free = self.total_steps is None and budget.spent + cost <= budget.free_seconds
+        if budget.share == inf or free:
             return self.size
         end = horizon(self.steps, self.total_steps)
         later = self.schedule.between(self.steps, end)
