@@ -76,7 +76,9 @@ def main(
     tiny: Annotated[bool, typer.Option("--tiny", help="Small sizes: checks values, says nothing about speed.")] = False,
     scale: Annotated[bool, typer.Option("--scaling", help="Measure growth instead of the jobs.")] = False,
     name: Annotated[str, typer.Option(help="Name of the result files; chosen by what is run if not given.")] = "",
-    update: Annotated[bool, typer.Option("--update", help="Keep the other jobs of that file, and replace these.")] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Keep the other jobs of that file, and replace these.")
+    ] = False,
 ) -> None:
     """Run the benchmark (see HELP)."""
     console = Console()

@@ -256,7 +256,9 @@ def _chosen_outputs(outputs: str | int | Sequence[int]) -> list[int] | None:
     """The indices of the outputs that were asked for, None for "all" and "trace"."""
     if isinstance(outputs, str) and outputs in ("all", "trace"):
         return None
-    chosen = [outputs] if isinstance(outputs, int) else list(outputs) if isinstance(outputs, Sequence) else []
+    chosen: list[int] = (
+        [outputs] if isinstance(outputs, int) else [*outputs] if isinstance(outputs, list | tuple) else []
+    )
     if not chosen or any(isinstance(index, bool) or not isinstance(index, int) for index in chosen):
         raise InputError(f"outputs must be 'all', 'trace', the index of one output or of several, not {outputs!r}.")
     return chosen

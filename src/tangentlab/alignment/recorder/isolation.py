@@ -16,9 +16,9 @@ from tangentlab.engine.snapshot import untouched
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The network inside the wrappers of compilation and of data-parallel training, whose parameters it shares."""
-    while isinstance(model, DataParallel | DistributedDataParallel) or hasattr(model, "_orig_mod"):
-        model = model.module if hasattr(model, "module") else model._orig_mod
-    return model
+    parallel = isinstance(model, DataParallel | DistributedDataParallel)
+    inner = model.module if parallel else getattr(model, "_orig_mod", None)
+    return unwrapped(inner) if isinstance(inner, nn.Module) else model
 
 
 @contextmanager
