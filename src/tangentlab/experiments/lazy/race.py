@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from tangentlab.data import Dataset
+from tangentlab.errors import InputError
 from tangentlab.experiments import Batches, Lab, Results, Training, geometric_steps, train
 from tangentlab.experiments._images import Points, Row
 from tangentlab.experiments.bench.results import Curves
@@ -124,9 +125,12 @@ def equal_progress(results: Results, run: str, progress: str, key: str, levels: 
 
 
 def drawn_levels(results: Results, runs: list[str], progress: str, count: int = 25) -> Array:
-    """Values of the progress that all trainings of all seeds have come to."""
+    """Values of the progress that all trainings of all seeds have come to; the start alone, when there was none."""
     every = [column(rows, progress) for run in runs for rows in recorded(results, run)]
-    return common_thresholds(*every, count=count)
+    try:
+        return common_thresholds(*every, count=count)
+    except InputError:
+        return np.array([min(curve[0] for curve in every)])
 
 
 def own_levels(results: Results, run: str, progress: str, count: int = 25) -> Array:
