@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from tangentlab.engine.forward_mode import Linearization
+from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.network import untouched
 from tangentlab.engine.progress import track
 from tangentlab.engine.rows import Rows, chunk_size
 from tangentlab.errors import InputError, StructureError
+from tangentlab.layers import OuterSum
+from tangentlab.linalg._threads import in_lanes
 from tangentlab.objects.pmat.base import PMat, Scalar
 from tangentlab.objects.pvector import PVector
 
@@ -88,16 +92,31 @@ class PMatImplicit(PMat):
     def _product_by_rows(self, flat: Tensor) -> Tensor:
         """sum over rows r <r, v>, every layer from its inputs and output-gradients."""
         total = torch.zeros_like(flat)
-        slices = self.layout.slices
         for chunk in self._rows:
-            for row, vector in enumerate(flat):
-                parts = {g: torch.cat([vector[slices[name]] for name in g.names]) for g in chunk.factors}
-                weights = torch.stack([factor.push(parts[group]) for group, factor in chunk.factors.items()]).sum(0)
-                for group, factor in chunk.factors.items():
-                    sizes = [slices[name].stop - slices[name].start for name in group.names]
-                    for name, piece in zip(group.names, factor.pull(weights).split(sizes), strict=True):
-                        total[row, slices[name]] += piece
+            groups = list(chunk.factors)
+            operations = [2.0 * one.numel * one.positions * one.examples for one in chunk.factors.values()]
+            costs = operations if flat.is_cpu else [0.0] * len(groups)  # lanes are cores
+            for vector, result in zip(flat, total, strict=True):
+                push = partial(self._pushed, chunk.factors, vector)
+                weights = torch.stack(in_lanes(push, groups, costs)).sum(0)
+                in_lanes(partial(self._add_pulled, chunk.factors, weights, result), groups, costs)
         return total
+
+    def _pushed(self, factors: dict[Group, OuterSum], vector: Tensor, groups: Sequence[Group]) -> Tensor:
+        """<r, v> of all rows (K, N), the part of some groups."""
+        slices = self.layout.slices
+        parts = [torch.cat([vector[slices[name]] for name in group.names]) for group in groups]
+        return torch.stack([factors[g].push(part) for g, part in zip(groups, parts, strict=True)]).sum(0)
+
+    def _add_pulled(
+        self, factors: dict[Group, OuterSum], weights: Tensor, total: Tensor, groups: Sequence[Group]
+    ) -> None:
+        """total += sum over rows of weight times row, on some groups."""
+        for group in groups:
+            places = [self.layout.slices[name] for name in group.names]
+            pieces = factors[group].pull(weights).split([place.stop - place.start for place in places])
+            for place, piece in zip(places, pieces, strict=True):
+                total[place] += piece
 
     def _product_by_autograd(self, flat: Tensor) -> Tensor:
         total = torch.zeros_like(flat)
