@@ -13,22 +13,20 @@ from torch import Tensor
 from tangentlab.data import Dataset, cache_folder, downscale, standardize
 from tangentlab.data.places import Search
 from tangentlab.errors import DataFileError
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Claim, Lab, Picture, Results, experiment
 from tangentlab.experiments._images import Row, some_of
 from tangentlab.experiments.lazy import race_figures as figures
 from tangentlab.experiments.lazy.label_noise import measure_metrics, metric_claims
 from tangentlab.experiments.lazy.race import (
     TRIAL_IMAGES,
-    TRIAL_PROBE,
     Array,
-    Race,
     at_levels,
     drawn_levels,
     equal_progress,
     levels_of,
-    make_network,
     trial,
 )
+from tangentlab.experiments.lazy.setting import TwoAlphas
 from tangentlab.linearized import ConsistencyRecipe, Groups, consistency_scores, read_c_scores, score_groups
 from tangentlab.report.style import INK, band
 
@@ -84,7 +82,7 @@ def score_claims(prefix: str, place: str) -> tuple[Claim, ...]:
 
 
 @experiment
-class LazyCScores(Experiment):
+class LazyCScores(TwoAlphas):
     """Losses of ten groups of examples, from hard to easy, at equal training loss, with linearity metrics."""
 
     name = "lazy-c-scores"
@@ -137,29 +135,10 @@ class LazyCScores(Experiment):
         "paper": f"needs the public file {SCORE_FILE}, next to the images.",
     }
 
-    data: Literal["digits", "cifar10"] = "cifar10"
-    pixels: int = 16
-    images: int = 2_500
-    tests: int = 1_000
     scores: Literal["estimate", "file"] = "estimate"
     scored: int = 5_000
     networks: int = 40
     epochs: int = 12
-    network: Literal["resnet18", "vgg11"] = "resnet18"
-    base: int = 16
-    alphas: tuple[float, float] = (1.0, 100.0)
-    rate: float = 0.01
-    momentum: float = 0.9
-    batch: int = 125
-    updates: int = 600
-    longer: int = 5
-    stop: float = 0.05
-    probe: int = 50
-    ratio: float = 1.35
-
-    def cost(self) -> Cost:
-        """One step is one update; a training may end sooner, where the loss is small."""
-        return Cost(self.updates * (1 + self.longer), 0.12, 1_000)
 
     def run(self, lab: Lab) -> None:
         """Scores, both trainings, then the claims."""
@@ -171,20 +150,11 @@ class LazyCScores(Experiment):
         count = min(sizes[0], len(whole) * 4 // 5)
         train, test = whole.first(count), whole.take(torch.arange(count, min(count + sizes[1], len(whole))))
         lab.save_array("scores", scores[: len(train) + len(test)])
-        with lab.seeded("model"):
-            pixels, channels = train.inputs.shape[-1], train.inputs.shape[1]
-            network = make_network(self.network, self.base, channels, train.classes or 10, pixels).eval()
         watched = {
             "train": (train, score_groups(scores[:count])),
             "test": (test, score_groups(scores[count : count + len(test)])),
         }
-        settings = (self.batch, self.momentum, trial(lab, self.probe, TRIAL_PROBE), self.ratio, self.stop)
-        race = Race(train, watched, network, PROGRESS, *settings)
-        lengths = (self.updates, self.longer * self.updates)
-        runs = [
-            race.follow(lab, f"alpha {alpha:g}", alpha, self.rate, updates)
-            for alpha, updates in zip(self.alphas, lengths, strict=True)
-        ]
+        runs = self.both(lab, self.race(lab, train, watched, PROGRESS))
         if lab.max_steps is None:
             self._judge(lab, watched["train"][1], *runs)
 

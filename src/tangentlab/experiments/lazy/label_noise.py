@@ -6,27 +6,13 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 
-from tangentlab.data import label_noise
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments._images import Row, image_data, some_of
+from tangentlab.experiments import Chapter, Claim, Lab, Picture, Results, experiment
+from tangentlab.experiments._images import Row
 from tangentlab.experiments.lazy import race_figures as figures
-from tangentlab.experiments.lazy.race import (
-    METRICS,
-    TRIAL_IMAGES,
-    TRIAL_PROBE,
-    Array,
-    Race,
-    at_levels,
-    column,
-    levels_of,
-    make_network,
-    trial,
-)
-from tangentlab.linearized import Groups, noise_groups
+from tangentlab.experiments.lazy.race import METRICS, Array, at_levels, column, levels_of
+from tangentlab.experiments.lazy.setting import CLEAN, NOISY, TEST, TwoAlphas
 
-CLEAN, NOISY, TEST = "loss train clean", "loss train noisy", "loss test"
 LINEAR = 0.9
 
 
@@ -114,7 +100,7 @@ def measure_metrics(lab: Lab, prefix: str, rich: list[Row], lazy: list[Row]) -> 
 
 
 @experiment
-class LazyLabelNoise(Experiment):
+class LazyLabelNoise(TwoAlphas):
     """Losses on clean, noisy and test examples at equal clean loss, with linearity metrics."""
 
     name = "lazy-label-noise"
@@ -161,44 +147,11 @@ class LazyLabelNoise(Experiment):
         "paper": "the paper tells neither image size nor augmentation (none here) nor the length of the trainings.",
     }
 
-    data: Literal["digits", "cifar10"] = "cifar10"
-    pixels: int = 16
-    images: int = 2_500
-    tests: int = 1_000
-    network: Literal["resnet18", "vgg11"] = "resnet18"
-    base: int = 16
     noise: float = 0.15
-    alphas: tuple[float, float] = (1.0, 100.0)
-    rate: float = 0.01
-    momentum: float = 0.9
-    batch: int = 125
-    updates: int = 600
-    longer: int = 5
-    stop: float = 0.05
-    probe: int = 50
-    ratio: float = 1.35
-
-    def cost(self) -> Cost:
-        """One step is one update; a training may end sooner, where the clean loss is small."""
-        return Cost(self.updates * (1 + self.longer), 0.12, 1_000)
 
     def run(self, lab: Lab) -> None:
         """Both trainings, then the claims."""
-        train, test = image_data(lab, self.data, self.pixels, trial(lab, self.images, TRIAL_IMAGES))
-        test = some_of(test, trial(lab, self.tests, TRIAL_IMAGES))
-        train, mask = label_noise(train, self.noise, lab.generator("noise"))
-        with lab.seeded("model"):
-            pixels, channels = train.inputs.shape[-1], train.inputs.shape[1]
-            network = make_network(self.network, self.base, channels, train.classes or 10, pixels).eval()
-        whole = Groups({"all": torch.arange(len(test))})
-        watched = {"train": (train, noise_groups(mask)), "test": (test, whole)}
-        settings = (self.batch, self.momentum, trial(lab, self.probe, TRIAL_PROBE), self.ratio, self.stop)
-        race = Race(train, watched, network, CLEAN, *settings)
-        lengths = (self.updates, self.longer * self.updates)
-        runs = [
-            race.follow(lab, f"alpha {alpha:g}", alpha, self.rate, updates)
-            for alpha, updates in zip(self.alphas, lengths, strict=True)
-        ]
+        runs = self.both(lab, self.noisy_race(lab, self.noise))
         if lab.max_steps is None:
             self._judge(lab, *runs)
 

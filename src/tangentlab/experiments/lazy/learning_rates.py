@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
-import torch
 
-from tangentlab.data import label_noise
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments._images import Row, image_data, some_of
+from tangentlab.experiments import Chapter, Claim, Cost, Lab, Picture, Results, experiment
+from tangentlab.experiments._images import Row
 from tangentlab.experiments.lazy import race_figures as figures
 from tangentlab.experiments.lazy.race import (
-    TRIAL_IMAGES,
-    TRIAL_PROBE,
-    Race,
     at_levels,
     levels_of,
-    make_network,
-    trial,
 )
-from tangentlab.linearized import Groups, noise_groups
+from tangentlab.experiments.lazy.setting import CLEAN, RaceSetting
 
-CLEAN = "loss train clean"
 PLACE = "appendix C.5, figure C.1"
 MOVED = 0.1
 """How far the clean loss must have fallen [nats] for a training to be compared."""
 
 
 @experiment
-class LazyLearningRates(Experiment):
+class LazyLearningRates(RaceSetting):
     """Accuracies and linearity metrics at equal clean loss for several learning rates, all with alpha = 1."""
 
     name = "lazy-learning-rates"
@@ -107,20 +98,10 @@ class LazyLearningRates(Experiment):
         "paper": "trainings end at a clean loss of 1.",
     }
 
-    data: Literal["digits", "cifar10"] = "cifar10"
-    pixels: int = 16
-    images: int = 2_500
-    tests: int = 1_000
-    network: Literal["resnet18", "vgg11"] = "resnet18"
-    base: int = 16
     noise: float = 0.15
     rates: tuple[float, ...] = (0.03, 0.01, 0.001, 1e-6)
     updates: tuple[int, ...] = (400, 800, 4_000, 300)
-    momentum: float = 0.9
-    batch: int = 125
     stop: float = 1.0
-    probe: int = 50
-    ratio: float = 1.35
 
     def cost(self) -> Cost:
         """One step is one update; a training may end sooner, where the clean loss is small."""
@@ -128,15 +109,7 @@ class LazyLearningRates(Experiment):
 
     def run(self, lab: Lab) -> None:
         """A training per learning rate, then the claims."""
-        train, test = image_data(lab, self.data, self.pixels, trial(lab, self.images, TRIAL_IMAGES))
-        test = some_of(test, trial(lab, self.tests, TRIAL_IMAGES))
-        train, mask = label_noise(train, self.noise, lab.generator("noise"))
-        with lab.seeded("model"):
-            pixels, channels = train.inputs.shape[-1], train.inputs.shape[1]
-            network = make_network(self.network, self.base, channels, train.classes or 10, pixels).eval()
-        watched = {"train": (train, noise_groups(mask)), "test": (test, Groups({"all": torch.arange(len(test))}))}
-        settings = (self.batch, self.momentum, trial(lab, self.probe, TRIAL_PROBE), self.ratio, self.stop)
-        race = Race(train, watched, network, CLEAN, *settings)
+        race = self.noisy_race(lab, self.noise)
         runs = [
             race.follow(lab, f"rate {rate:g}", 1.0, rate, updates)
             for rate, updates in zip(self.rates, self.updates, strict=True)

@@ -1,0 +1,72 @@
+"""What the experiments on lazy training of image classifiers share: data, network, and how a race is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from tangentlab.data import Dataset, label_noise
+from tangentlab.experiments import Cost, Experiment, Lab
+from tangentlab.experiments._images import Row, image_data, some_of
+from tangentlab.experiments.lazy.race import TRIAL_IMAGES, TRIAL_PROBE, Race, make_network, trial
+from tangentlab.linearized import Groups, noise_groups
+
+Watched = dict[str, tuple[Dataset, Groups]]
+CLEAN, NOISY, TEST = "loss train clean", "loss train noisy", "loss test"
+
+
+@dataclass(frozen=True)
+class RaceSetting(Experiment):
+    """An experiment whose trainings of one image classifier make a `Race`."""
+
+    data: Literal["digits", "cifar10"] = "cifar10"
+    pixels: int = 16
+    images: int = 2_500
+    tests: int = 1_000
+    network: Literal["resnet18", "vgg11"] = "resnet18"
+    base: int = 16
+    momentum: float = 0.9
+    batch: int = 125
+    stop: float = 0.05
+    probe: int = 50
+    ratio: float = 1.35
+
+    def race(self, lab: Lab, train: Dataset, watched: Watched, progress: str) -> Race:
+        """The race from the seed's initial network."""
+        with lab.seeded("model"):
+            pixels, channels = train.inputs.shape[-1], train.inputs.shape[1]
+            network = make_network(self.network, self.base, channels, train.classes or 10, pixels).eval()
+        settings = (self.batch, self.momentum, trial(lab, self.probe, TRIAL_PROBE), self.ratio, self.stop)
+        return Race(train, watched, network, progress, *settings)
+
+    def noisy_race(self, lab: Lab, noise: float) -> Race:
+        """The race on a fraction of wrong labels, in which the loss on clean examples is progress."""
+        train, test = image_data(lab, self.data, self.pixels, trial(lab, self.images, TRIAL_IMAGES))
+        test = some_of(test, trial(lab, self.tests, TRIAL_IMAGES))
+        train, mask = label_noise(train, noise, lab.generator("noise"))
+        watched = {"train": (train, noise_groups(mask)), "test": (test, Groups({"all": torch.arange(len(test))}))}
+        return self.race(lab, train, watched, CLEAN)
+
+
+@dataclass(frozen=True)
+class TwoAlphas(RaceSetting):
+    """The network itself against its nearly linear version, which gets more updates."""
+
+    alphas: tuple[float, float] = (1.0, 100.0)
+    rate: float = 0.01
+    updates: int = 600
+    longer: int = 5
+
+    def cost(self) -> Cost:
+        """One step is one update; a training may end sooner, where its progress comes to `stop`."""
+        return Cost(self.updates * (1 + self.longer), 0.12, 1_000)
+
+    def both(self, lab: Lab, race: Race) -> tuple[list[Row], list[Row]]:
+        """Rows of the two trainings."""
+        (rich, lazy), lengths = self.alphas, (self.updates, self.longer * self.updates)
+        return (
+            race.follow(lab, f"alpha {rich:g}", rich, self.rate, lengths[0]),
+            race.follow(lab, f"alpha {lazy:g}", lazy, self.rate, lengths[1]),
+        )
