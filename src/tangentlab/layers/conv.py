@@ -18,7 +18,7 @@ from tangentlab.layers.covariance import lagged_covariance, lagged_operations, l
 from tangentlab.layers.outer import OuterSum
 from tangentlab.layers.registry import register
 from tangentlab.layers.workspace import Workspace
-from tangentlab.linalg.symmetric import symmetric_product
+from tangentlab.linalg.symmetric import sum_dtype, symmetric_product
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -134,9 +134,10 @@ class ConvSum(OuterSum):
         if lags_apply(self.module) and 1.5 * lagged_operations(self.module, self.examples, self.size) < direct:
             weight = lagged_covariance(self.module, self._right, self.size, known_zeros(self.module))[None]
         else:
-            weight = self._right.new_zeros((groups, columns, columns))
+            weight = self._right.new_zeros((groups, columns, columns), dtype=sum_dtype(self._right.dtype))
             for _, patches in self.example_chunks():
                 symmetric_product(patches.permute(1, 2, 0, 3).flatten(2), out=weight)
+            weight = weight.to(self._right.dtype)
         if not self.bias:
             return weight
         result = weight.new_empty((groups, columns + 1, columns + 1))
@@ -149,10 +150,10 @@ class ConvSum(OuterSum):
         """sum over k, n, t of outer products of output-gradients (groups, rows, rows), from maps that stay in the cache."""
         groups, rows, _ = self.matrix_shape
         maps = self.grads.flatten(3).flatten(0, 1).unflatten(1, (groups, rows))
-        total = maps.new_zeros((groups, rows, rows))
-        for some in maps.split(max(1, CACHE_BYTES // max(1, maps[0].numel() * maps.element_size()))):
+        total = maps.new_zeros((groups, rows, rows), dtype=sum_dtype(maps.dtype))
+        for some in maps.split(max(1, CACHE_BYTES // max(1, maps.shape[1:].numel() * maps.element_size()))):
             symmetric_product(some.permute(1, 2, 0, 3).flatten(2), out=total)
-        return total
+        return total.to(maps.dtype)
 
     def push(self, flat: Tensor) -> Tensor:
         """Jacobian-vector product (numel) -> (K, N): one convolution with the vector as its weight."""

@@ -137,11 +137,12 @@ def _rows(first: OuterSum, second: OuterSum, trace: bool, workspace: Workspace) 
     itemsize = first.left.element_size()
     kernel_bytes = (1 if trace else first.outputs * second.outputs) * first.examples * second.examples * itemsize
     block_bytes = min(workspace.limit, _block_bytes(kernel_bytes))
-    blocks = ceil(sum(counts) * groups * rows * columns * itemsize / block_bytes)
-    names = ("rows", "other rows")
+    blocks = max(1, ceil(sum(counts) * groups * rows * columns * itemsize / block_bytes))
+    cut = type(first).weight_row_blocks if type(first) is type(second) else OuterSum.weight_row_blocks  # along one axis
+    names = ("rows", "other rows")[: len(sides)]
     total: Tensor | None = None
     for written in zip(
-        *(one.weight_row_blocks(blocks, workspace, name) for one, name in zip(sides, names, strict=False)), strict=True
+        *(cut(one, blocks, workspace, name) for one, name in zip(sides, names, strict=True)), strict=True
     ):
         flat = [part.flatten(2).expand(one.outputs, -1, -1) for one, part in zip(sides, written, strict=True)]
         value = _contract(flat[0], flat[-1], trace)

@@ -122,7 +122,7 @@ class OuterSum:
     def join_examples(self, others: Sequence[OuterSum]) -> OuterSum | None:
         """One object for the examples of several batches, or None when their positions differ."""
         every = [self, *others]
-        if len({(one.left.shape[3], one.gradients) for one in every}) > 1:
+        if len({(one.matrix_shape, one.bias, one.positions, one.gradients, *_leading(one)) for one in every}) > 1:
             return None
         sides = [torch.cat([getattr(one, side) for one in every], 1) for side in ("left", "right")]
         return OuterSum(*sides, bias=self.bias, gradients=self.gradients, kronecker=self.kronecker)
@@ -230,6 +230,11 @@ class OuterSum:
             squares = left[..., 0, :].square().sum(0), right[..., 0, :].square().sum(0)
             return torch.einsum("ngo,ngi->goi", *squares)
         return square_sum_of_products(left, right)
+
+
+def _leading(one: OuterSum) -> tuple[int, int]:
+    """Cotangents on the left and on the right side, 1 where they are alike."""
+    return one.left.shape[0], one.right.shape[0]
 
 
 def turned(factors: Tensor, basis: Tensor) -> Tensor:

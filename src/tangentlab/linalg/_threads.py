@@ -58,6 +58,19 @@ def processors_are_free(threads: int) -> bool:
     return threads + others_running() <= cores
 
 
+def _like_caller() -> Callable[[], None]:
+    """How a worker starts: one thread, and gradients and autocast as in the calling thread, since both belong to threads."""
+    grad, autocast, dtype = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+
+    def start() -> None:
+        torch.set_num_threads(1)
+        torch.set_grad_enabled(grad)
+        torch.set_autocast_enabled("cpu", autocast)
+        torch.set_autocast_dtype("cpu", dtype)
+
+    return start
+
+
 def side_by_side(function: Callable[[Item], Result], items: Sequence[Item], costs: Sequence[float]) -> list[Result]:
     """``[function(item) for item in items]``, one thread each, as many at once as the caller has threads.
 
@@ -81,7 +94,7 @@ def side_by_side(function: Callable[[Item], Result], items: Sequence[Item], cost
             results.update((index, function(items[index])) for index in queue)
     else:
         try:
-            with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            with ThreadPoolExecutor(workers, initializer=_like_caller()) as pool:
                 results.update(zip(queue, pool.map(lambda index: function(items[index]), queue), strict=True))
         finally:
             torch.set_num_threads(threads)
@@ -133,7 +146,7 @@ def in_lanes(work: Callable[[Sequence[Item]], Result], items: Sequence[Item], co
     if len(lanes) == 1:
         return [work(items)]
     try:
-        with ThreadPoolExecutor(len(lanes), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with ThreadPoolExecutor(len(lanes), initializer=_like_caller()) as pool:
             return list(pool.map(lambda lane: work([items[index] for index in lane]), lanes))
     finally:
         torch.set_num_threads(threads)
@@ -145,4 +158,4 @@ def _balanced(costs: Sequence[float], count: int) -> list[list[int]]:
     even = sum(costs) / count
     if even < _LANE_OPERATIONS or max(loads) > 1.2 * even:
         return [list(range(len(costs)))]
-    return [sorted(lane) for lane in lanes]
+    return [sorted(lane) for lane in lanes if lane]

@@ -78,7 +78,7 @@ class PMatImplicit(PMat):
             return True
         verified = self._rung in self._rows.network.trusted
         products = self._products + vectors
-        sweeps = products / vectors
+        sweeps = products / max(vectors, 1)
         rows = (_FORWARD + _BACKWARD * self._cotangents) * (1 if self._may_keep else sweeps) + _BY_ROWS * products
         return rows <= _FORWARD * sweeps + (_JVP + _VJP) * (products + (not verified))
 
