@@ -40,7 +40,9 @@ def tangentlab(name: str, **options: object) -> Callable[[nn.Module, int], Step]
     def make(model: nn.Module, every: int) -> Step:
         from tangentlab.optim import NaturalSGD
 
-        optimizer = NaturalSGD(model, lr=LR, preconditioner=name, damping=DAMPING, period=every, **options)
+        optimizer = NaturalSGD(
+            model, lr=LR, preconditioner=name, damping=DAMPING, period=every, warm_up=False, **options
+        )
         make.preconditioner = optimizer.preconditioner  # type: ignore[attr-defined]
         return plain(model, optimizer)
 

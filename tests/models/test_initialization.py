@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tangentlab.errors import InputError
-from tangentlab.models import VGG11, VGG19, ResNet, ResNet18, ResNet34, ResNet50, fan_in_normal_
+from tangentlab.models import VGG11, VGG19, AutoEncoder, ResNet, ResNet18, ResNet34, ResNet50, fan_in_normal_, glorot_
 from tangentlab.models.init import initialize_plain_
 from tangentlab.models.resnet import ResidualBlock
 
@@ -124,3 +124,17 @@ def test_plain_initialization_takes_a_variance_per_place() -> None:
 def test_a_module_without_a_fan_in_raises(layer: nn.Module) -> None:
     with pytest.raises(InputError, match=type(layer).__name__):
         fan_in_normal_(layer)
+
+
+def test_glorot_keeps_the_signal_of_sigmoids_alive() -> None:
+    torch.manual_seed(0)
+    x, spread = torch.rand(500, 64), {}
+    for name in ("torch", "glorot"):
+        model = AutoEncoder((64, 200, 100, 50))
+        if name == "glorot":
+            assert glorot_(model) is model
+        spread[name] = float(model(x).std(dim=0).mean())
+    assert spread["glorot"] > 0.05 > 2e-3 > spread["torch"]
+    weight, bias = model.encoder[0].weight, model.encoder[0].bias
+    assert float(weight.var()) == pytest.approx(16 * 2 / (64 + 200), rel=0.1)
+    assert not bias.any()

@@ -198,7 +198,7 @@ def test_a_layer_that_joins_later_is_treated_from_its_first_statistics_on() -> N
     torch.manual_seed(0)
     for method in (EKFAC, EKFACra):
         model = Late().double()
-        precond = method(model, period=2)
+        precond = method(model, period=2, warm_up=False)
         treated = []
         for step in range(3):
             model.use = step > 0

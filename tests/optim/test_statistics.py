@@ -212,7 +212,7 @@ def test_checkpointed_layers_count_once(reentrant: bool) -> None:
 
 def test_between_refreshes_ekfac_ra_keeps_no_activations() -> None:
     model = tiny_mlp()
-    precond = EKFACra(model, period=10)
+    precond = EKFACra(model, period=10, warm_up=False)
     kept = []
     for _ in range(2):
         backward(model, *data(7, 4))
@@ -248,3 +248,25 @@ def test_the_model_may_be_given_keyword_arguments_and_several_inputs() -> None:
     F.cross_entropy(model(2.0, first=x, second=x[:, :2]), y).backward()
     assert precond.step()
     assert precond.report().share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "period", "renewed"),
+    [
+        (True, 6, [0, 1, 2, 4, 6, 12]),
+        (False, 6, [0, 6, 12]),
+        (True, 1, list(range(14))),
+        (True, 2, [0, 1, *range(2, 14, 2)]),
+    ],
+)
+def test_early_in_training_the_basis_is_renewed_at_powers_of_two(
+    warm_up: bool, period: int, renewed: list[int]
+) -> None:
+    model, found = tiny_mlp(), []
+    precond = EKFACra(model, period=period, warm_up=warm_up)
+    for step in range(14):
+        before = precond.refreshes
+        backward(model, *data(7, 4, seed=step))
+        precond.step()
+        found += [step] * (precond.refreshes - before)
+    assert found == renewed

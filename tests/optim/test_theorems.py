@@ -89,7 +89,7 @@ class RunningAverage:
 def test_state_and_steps_of_ekfac_ra_are_those_of_the_formula(make, shape, factor_decay: float) -> None:
     model, eps, decay, period = make(), 0.02, 0.75, 4
     layers = [m for m in model if isinstance(m, nn.Linear | nn.Conv2d)]
-    options = {"damping": eps, "scale_decay": decay, "period": period, "factor_decay": factor_decay}
+    options = {"damping": eps, "scale_decay": decay, "period": period, "warm_up": False, "factor_decay": factor_decay}
     precond = EKFACra(model, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     truths = [RunningAverage(period, decay, eps, factor_decay) for _ in layers]

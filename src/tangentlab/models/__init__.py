@@ -6,7 +6,7 @@ axis first. No layer works in place, no module is used twice except where the we
 
 from tangentlab.models.autoencoder import AutoEncoder
 from tangentlab.models.gpt import GPT
-from tangentlab.models.init import fan_in_normal_
+from tangentlab.models.init import fan_in_normal_, glorot_
 from tangentlab.models.lenet import LeNet5
 from tangentlab.models.lstm import LSTMClassifier
 from tangentlab.models.mlp import MLP
@@ -30,4 +30,5 @@ __all__ = [
     "ResNet34",
     "ResNet50",
     "fan_in_normal_",
+    "glorot_",
 ]

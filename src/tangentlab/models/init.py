@@ -1,4 +1,4 @@
-"""Normal initialization with a variance relative to the fan-in."""
+"""Initializations: normal with a variance relative to the fan-in, and Glorot's for sigmoids."""
 
 import torch
 from torch import nn
@@ -29,6 +29,19 @@ def fan_in_normal_(layer: nn.Module, variance: float = HE, generator: torch.Gene
     weight.normal_(0.0, (variance / weight[0].numel()) ** 0.5, generator=generator)
     if bias is not None:
         bias.zero_()
+
+
+def glorot_(model: nn.Module, gain: float = 4.0) -> nn.Module:
+    """Draw `W ~ N(0, 2 gain^2 / (fan_in + fan_out))` in all linear layers, set `b = 0`, and return the model.
+
+    A gain of 4, the inverse of a sigmoid's slope at 0, keeps the signal alive through a chain of sigmoids (Glorot & Bengio
+    2010), where torch's own initialization lets it die out.
+    """
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.xavier_normal_(layer.weight, gain=gain)
+            nn.init.zeros_(layer.bias)
+    return model
 
 
 def initialize_plain_(model: nn.Module, first: float = LECUN, hidden: float = HE, last: float = HE) -> None:

@@ -33,6 +33,8 @@ class BlockPreconditioner(Preconditioner):
         model: the network.
         block: how the blocks work.
         period: n, steps between new eigenbases (or inverses).
+        warm_up: before step n, renew them at steps 1, 2, 4, 8, ... as well: at the start of a training the curvature
+            changes by orders of magnitude within a few steps, and a basis of step 0 makes them diverge.
         factor_period: steps between measurements of A and B; by default `period`, so that a basis is that of the batch it
             is computed on, as in Algorithm 1.
         factor_decay: weight of the old A and B at a measurement (0: the newest batch alone, 1: never forget).
@@ -52,6 +54,7 @@ class BlockPreconditioner(Preconditioner):
         block: BlockOptions,
         *,
         period: int = 1,
+        warm_up: bool = True,
         factor_period: int | None = None,
         factor_decay: Schedule = 0.0,
         scale_decay: Schedule = 0.0,
@@ -72,6 +75,7 @@ class BlockPreconditioner(Preconditioner):
         check_choice("order", order, ("update first", "precondition first"))
         _check_block(block)
         self.block_options, self.period, self.factor_period = block, period, factor_period or period
+        self.warm_up = warm_up
         self.factor_decay, self.scale_decay = factor_decay, scale_decay
         self.refresh, self.eigh_every, self.order, self.sua = refresh, eigh_every, order, sua
         self.factor_limit, self.block_limit = factor_limit, block_limit
@@ -123,7 +127,8 @@ class BlockPreconditioner(Preconditioner):
         return left, DenseSide(size) if size <= self.factor_limit else DiagonalSide(size)
 
     def _is_refresh(self, step: int) -> bool:
-        return self.block_options.factors and step % self.period == 0
+        early = self.warm_up and step < self.period and step.bit_count() == 1
+        return self.block_options.factors and (early or step % self.period == 0)
 
     def _measures_factors(self, step: int) -> bool:
         return self.block_options.factors and (step % self.factor_period == 0 or self._is_refresh(step))

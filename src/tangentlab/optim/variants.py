@@ -29,7 +29,9 @@ class Diagonal(BlockPreconditioner):
         self, model: nn.Module, *, running: bool = False, scale_decay: Schedule | None = None, **options: Any
     ) -> None:
         self.name = "diagonal-ra" if running else "diagonal"
-        _refuse(self.name, options, ("period", "factor_period", "factor_decay", "sua", "refresh", "eigh_every"))
+        _refuse(
+            self.name, options, ("period", "warm_up", "factor_period", "factor_decay", "sua", "refresh", "eigh_every")
+        )
         if running and options.get("curvature", "empirical") != "empirical":
             raise InputError(
                 "running=True squares the gradient of the loss: curvature= other than 'empirical' has no use."

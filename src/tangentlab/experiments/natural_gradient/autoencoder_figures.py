@@ -25,7 +25,7 @@ def draw(results: Results, methods: Sequence[Method]) -> Iterator[Picture]:
     label(middle, quantity("time in updates", "s"), quantity("training loss", "nats"), "selected setting")
     label(right, "epoch", quantity("validation loss", "nats"), "best over the grid")
     lines, names = left.get_legend_handles_labels()
-    figure.legend(lines, names, loc="outside lower center", ncols=3)
+    figure.legend(lines, names, loc="outside lower center", ncols=4)
     yield Picture(
         "figure-4.3",
         figure,
@@ -40,8 +40,11 @@ def _sensitivity(rows: list[Row], methods: Sequence[Method]) -> Picture:
     last = max(row["epoch"] for row in rows)
     ends = [row for row in rows if row["epoch"] == last and row["train"] < BAD]
     low, high = min(row["train"] for row in ends), float(np.quantile([row["train"] for row in ends], 0.8))
-    figure, axes = panels(3, 2, height=2.7)
-    for panel, method in zip(axes.flatten(), methods, strict=True):
+    columns = -(-len(methods) // 2)
+    figure, axes = panels(columns, 2, height=2.7)
+    for panel in axes.flatten()[len(methods) :]:
+        panel.set_visible(False)
+    for panel, method in zip(axes.flatten(), methods, strict=False):
         _grid(panel, [row for row in rows if row["method"] == method.key and row["epoch"] == last], method, low, high)
     return Picture(
         "figure-4.3-sensitivity",

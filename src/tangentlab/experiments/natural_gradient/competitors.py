@@ -15,13 +15,25 @@ NATURAL = {"ekfac": "EKFAC", "ekfac-ra": "EKFAC-ra", "kfac": "KFAC"}
 COLORS = {"ekfac": PALETTE[0], "ekfac-ra": PALETTE[2], "kfac": PALETTE[1]}
 
 
-def natural(key: str, name: str, color: str, period: int, **options: Any) -> Method:
-    """A method on natural gradients: learning rate and damping; ``options`` are those of the preconditioner."""
+MODEL_FISHER = "ekfac-ra-model"
+"""EKFAC-ra as we would use it today: labels drawn from the model, and steps clipped by their KL divergence."""
+KL_CLIP = 0.1
+
+
+def natural(key: str, name: str, color: str, period: int, kind: str = "", **options: Any) -> Method:
+    """A method on natural gradients: learning rate and damping; ``options`` are those of the preconditioner ``kind``."""
 
     def make(model: nn.Module, lr: float, damping: float) -> torch.optim.Optimizer:
-        return NaturalSGD(model, lr=lr, momentum=0.9, preconditioner=key, damping=damping, period=period, **options)
+        own = {"preconditioner": kind or key, "damping": damping, "period": period, **options}
+        return NaturalSGD(model, lr=lr, momentum=0.9, **own)
 
     return Method(key, name, "learning rate", "damping", make, color=color)
+
+
+def model_fisher(likelihood: str, period: int, **options: Any) -> Method:
+    """EKFAC-ra in the eigenbasis of the model's own Fisher matrix, one label drawn per example, with clipped steps."""
+    own = {"curvature": "monte-carlo", "likelihood": likelihood, "kl_clip": KL_CLIP, **options}
+    return natural(MODEL_FISHER, "EKFAC-ra, model's Fisher", PALETTE[7], period, kind="ekfac-ra", **own)
 
 
 def sgd(key: str, norm: bool) -> Method:

@@ -26,6 +26,7 @@ from tangentlab.experiments import (
     train,
 )
 from tangentlab.experiments._images import Points, Row, cross_entropy, image_data, some_of
+from tangentlab.models import glorot_
 from tangentlab.objects.pmat.ekfac import EigenBlock
 from tangentlab.report.style import PALETTE, band, heatmap, label, legend_below, panels
 
@@ -175,10 +176,7 @@ class KfacEigenbasis(Experiment):
             for fan_in, fan_out in zip(sizes, sizes[1:], strict=False):
                 layers += [nn.Linear(fan_in, fan_out), nn.Sigmoid()]
             model = nn.Sequential(*layers, nn.Linear(sizes[-1], data.classes or 10))
-            for layer in model:
-                if isinstance(layer, nn.Linear):
-                    nn.init.xavier_normal_(layer.weight, gain=4.0)  # keeps the signal alive through four sigmoids
-                    nn.init.zeros_(layer.bias)
+            glorot_(model)
         return model
 
     @staticmethod

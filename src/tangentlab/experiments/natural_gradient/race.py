@@ -152,9 +152,9 @@ def share_below(one: dict[int, float], other: dict[int, float]) -> float:
 
 
 def reaches(rows: Iterable[Row], goal: float, unit: str = "epoch") -> float:
-    """The first epoch (or second) at which a curve is at or below a goal; infinite epochs are `BAD`."""
+    """The first epoch (or second) at which a curve is at or below a goal; infinite if it never is."""
     found = [float(row[unit]) for row in rows if row["train"] <= goal]
-    return min(found, default=BAD)
+    return min(found, default=math.inf)
 
 
 def best_at(rows: Iterable[Row], seconds: float) -> float:
