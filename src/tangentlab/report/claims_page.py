@@ -18,8 +18,8 @@ What the papers say, and what was measured. A claim is a sentence turned into an
 before the first run. *Held* means true in the mean and in every seed, *not held* true in neither, *mixed* between the
 two. A claim that does not hold stays here, with what was measured.
 
-Everything below was run at the desk scale (two cores, at most 20 minutes per experiment); under each experiment stands
-what is smaller than in the paper. Figures and full configurations lie in `results/desk/`:
+Everything below was run at the desk scale (minutes of one core; an hour or two for the races of optimizers); under each
+experiment stands what is smaller than in the paper. Figures and full configurations lie in `results/desk/`:
 `tangentlab gallery results/desk --open` shows them, with a page for every experiment. This page is written by
 `python -m tangentlab.report.publish`.
 """
