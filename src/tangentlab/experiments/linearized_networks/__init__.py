@@ -1,5 +1,6 @@
-"""Figures 5.3 and 5.4, and the experiments on linearized networks: eigenfunctions, energy, directions."""
+"""Figures 5.3, 5.4 and C.9, and the experiments on linearized networks: eigenfunctions, energy, directions."""
 
+from tangentlab.experiments.linearized_networks.dense import DenseRegimes
 from tangentlab.experiments.linearized_networks.directions import NeuralDirections
 from tangentlab.experiments.linearized_networks.energy import EnergyConcentration
 from tangentlab.experiments.linearized_networks.pretrained import PretrainedKernel
@@ -15,6 +16,7 @@ from tangentlab.experiments.linearized_networks.tasks import (
 )
 
 __all__ = [
+    "DenseRegimes",
     "EigenfunctionTasks",
     "EigenfunctionTasksAdam",
     "EigenfunctionTasksMnist",

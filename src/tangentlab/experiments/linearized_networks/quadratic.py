@@ -7,19 +7,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments.linearized_networks._quadratic_figures import REGIMES, equal_progress, gap, over_time
 from tangentlab.experiments.linearized_networks._recipe import spearman
-from tangentlab.linearized.progress import at_progress
 from tangentlab.linearized.quadratic import QuadraticModel, Regime
 from tangentlab.linearized.quadratic_examples import QuadraticExample, noisy_labels, reversed_order, spurious_feature
-from tangentlab.report.style import PALETTE, label, panels
 
 Array = NDArray[Any]
-REGIMES: tuple[Regime, Regime] = ("full", "linearized")
 EVERY_SCALE = ("smoke", "desk", "paper")
 
 
@@ -158,14 +155,14 @@ class QuadraticRegimes(Experiment):
                 halves = [self._half_times(model, regime) for regime in REGIMES]
                 orders.append(spearman(*halves))
             else:
-                gaps[name] = self._gap(name, curves)
+                gaps[name] = gap(name, curves)
             short = float(model.convergence_times(0.05, "full").nan_to_num(0, 0, 0).clamp_max(50.0).max())
             span = np.linspace(0, min(short, 20.0), 5)
             error = max(error, *(flow_error(model, span, regime) for regime in REGIMES))
         lab.measure("5.4-closed-form", error)
         lab.measure("5.4-reversal", max(orders))
-        for name, gap in gaps.items():
-            lab.measure(f"5.4-{name}", gap)
+        for name, value in gaps.items():
+            lab.measure(f"5.4-{name}", value)
         lab.measure("5.4-sequence", _sequence(1e-12) / _sequence(1e-3))
 
     def _curves(
@@ -187,42 +184,21 @@ class QuadraticRegimes(Experiment):
         rows = model.basis[: len(model.targets)].abs().argmax(1)
         return [float(model.convergence_times(float(model.solution[m]) / 2, regime)[m]) for m in rows]
 
-    @staticmethod
-    def _gap(name: str, curves: dict[Regime, dict[str, Array]]) -> float:
-        found = {}
-        for regime, lines in curves.items():
-            if name.startswith("noise"):
-                found[regime] = float(at_progress(lines["clean"], lines["noisy"], [0.1])[0])
-            else:
-                difference = lines["minority"] - lines["majority"]
-                found[regime] = float(at_progress(lines["total"], difference, [0.3])[0])
-        return found["full"] - found["linearized"]
-
     def draw(self, results: Results) -> Iterator[Picture]:
         """The three panels, above with the figure's numbers, below with those in which the effect is largest."""
-        examples = self.examples()
-        figure, axes = panels(3, 2, height=2.9)
-        for row, ending in enumerate(("-figure", "")):
-            for column, kind in enumerate(("order", "noise", "spurious")):
-                name = f"{kind}{ending}"
-                _panel(axes[row, column], results, name, list(examples[name][0].groups))
-                title = {"order": "one mode per example", "noise": "wrong labels", "spurious": "a spurious feature"}[
-                    kind
-                ]
-                label(
-                    axes[row, column],
-                    "time / time to learn everything",
-                    "loss / loss at the start" if column == 0 else "loss",
-                    title,
-                )
+        examples = {name: example for name, (example, _) in self.examples().items()}
         yield Picture(
             "figure-5.4",
-            figure,
+            over_time(results, examples, "time / time to learn everything"),
             "Loss of examples (left) and of groups of examples along the training, in closed form: full (solid) and "
             "linearized (dashed), each on its own clock. Top: the numbers of the published figure. Bottom: mu = 5, 3, 2, 1, "
             "0.5; 3 wrong labels of 20 with eta = 2; a minority of 4 of 20 with lambda = 0.3.",
         )
-        yield _equal_progress(results)
+        yield Picture(
+            "equal-progress",
+            equal_progress(results),
+            "The lower panels of the figure at equal progress: the full model leaves the few behind for longer.",
+        )
 
 
 def _sequence(sigma: float) -> float:
@@ -230,34 +206,3 @@ def _sequence(sigma: float) -> float:
     model = reversed_order((10, 7)).model(2 * sigma)
     moment = float(model.convergence_times(0.01 * float(model.solution[1]))[1])
     return float(model.modes(moment)[0, 0] / model.solution[0])
-
-
-def _panel(axes: Axes, results: Results, name: str, groups: list[str]) -> None:
-    for regime, style in zip(REGIMES, ("-", "--"), strict=True):
-        times, *lines = results.array(f"{name}-{regime}")
-        for place, (group, line) in enumerate(zip(groups, lines, strict=True)):
-            shown = line / line[0] if name.startswith("order") else line
-            options: dict[str, Any] = {"color": PALETTE[place], "linestyle": style, "linewidth": 1.5}
-            axes.plot(times / times[-1], shown, label=group if regime == "full" else None, **options)
-    axes.set_xscale("symlog", linthresh=1e-3, linscale=0.3)
-    axes.set_xticks([0, 1e-2, 1e-1, 1], ["0", "0.01", "0.1", "1"])
-    axes.minorticks_off()
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3, fontsize=8, columnspacing=1.0)
-
-
-def _equal_progress(results: Results) -> Picture:
-    """Noisy against clean loss, minority against majority: the same curves without the clock."""
-    figure, ((left, right),) = panels(2)
-    for axes, name in ((left, "noise"), (right, "spurious")):
-        for place, regime in enumerate(REGIMES):
-            _, many, few = results.array(f"{name}-{regime}")
-            axes.plot(many, few, color=PALETTE[place], label=regime)
-        axes.invert_xaxis()
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
-    label(left, "loss on clean examples", "loss on noisy examples", "wrong labels")
-    label(right, "loss on the majority", "loss on the minority", "a spurious feature")
-    return Picture(
-        "equal-progress",
-        figure,
-        "The lower panels of the figure at equal progress: the full model leaves the few behind for longer.",
-    )
