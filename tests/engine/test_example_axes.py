@@ -59,9 +59,13 @@ def test_layers_of_a_sealed_batch_without_separating_axis_go_to_the_fallback() -
 
 
 def test_a_single_example_is_whole_where_positions_are_alike_and_needs_its_axis_in_a_convolution() -> None:
-    model = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Flatten(1), nn.Linear(12, 2)).double()
+    class Probed(nn.Sequential):
+        """A chain that is not one of torch's own classes."""
+
+    model = Probed(nn.Conv1d(2, 3, 2), nn.Flatten(1), nn.Linear(12, 2)).double()
     x = torch.randn(1, 2, 5, dtype=torch.float64)
     assert axes(model, x) == {"0": [0], "2": [WHOLE]}
+    assert axes(nn.Sequential(*model), x) == {"0": [0], "2": [0]}  # known without a probe
     sweep = Engine(Network.of(model)).sweep(x)
     rows = torch.cat([factor.rows() for factor in sweep.factors(sweep.identity_cotangents()).values()], -1)
     assert relative_error(rows, dense_jacobian(model, x)) < 1e-12

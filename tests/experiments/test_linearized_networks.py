@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from tangentlab import NTK
 from tangentlab.data import Dataset, load
 from tangentlab.experiments import Batches, find, train
-from tangentlab.experiments.linearized_networks import _recipe, directions, quadratic, spurious, tasks
+from tangentlab.experiments.linearized_networks import _recipe, dense, directions, quadratic, spurious, tasks
+from tangentlab.linearized import AlphaModel
 from tangentlab.linearized.quadratic_examples import noisy_labels
 
 
@@ -112,6 +114,65 @@ def test_the_closed_form_error_of_the_quadratic_experiment_sees_a_wrong_rate():
     assert max(quadratic.flow_error(model, times, regime) for regime in quadratic.REGIMES) < 1e-9
     wrong = type(model)(model.inputs, model.targets, model.basis, model.mu / 2, model.start, model.solution)
     assert min(quadratic.flow_error(wrong, times, regime) for regime in quadratic.REGIMES) > 1e-3
+
+
+def dense_lab(bench_seed=0):
+    """As much of a lab as one training of dense networks needs."""
+    from tangentlab.experiments.bench import seeds
+
+    return SimpleNamespace(
+        seeded=lambda *names: seeds.seeded(bench_seed, *names), capped=lambda n: n, loop=lambda items, what: items
+    )
+
+
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize("regime", quadratic.REGIMES)
+def test_dense_networks_side_by_side_without_idle_inputs_train_like_plain_networks_with_them(regime, offset):
+    experiment = find("dense-regimes").at("smoke", runs=3, records=5, share=0.02)
+    example, lab = noisy_labels(5, 1, 2.0, features=9), dense_lab()
+    start = experiment._start(lab, "noise", example)
+    found = experiment._train(lab, "", "noise", example, start, regime, offset)
+    steps = experiment.updates("noise", regime)
+    assert found["steps"].tolist() == np.linspace(0, steps, 5).round().astype(int).tolist()
+    losses, alignments = [], []
+    for run in range(3):
+        with lab.seeded("model", "noise", run):
+            net = nn.Sequential(nn.Linear(9, 9, bias=False), nn.Linear(9, 1, bias=False)).double()
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.mul_(0.5)
+        kernels = [NTK(net, example.inputs).matrix()]
+        knob = AlphaModel(net, dense.ALPHAS[regime], offset=offset)
+        optimizer = torch.optim.SGD(knob.model.parameters(), lr=1e-3 / dense.ALPHAS[regime] ** 2)
+        along = []
+        for step in range(steps + 1):
+            outputs = knob(example.inputs)[:, 0]
+            if step in found["steps"].tolist():
+                along.append((outputs - example.targets).square().detach() / 2)
+            if step < steps:
+                optimizer.zero_grad()
+                nn.functional.mse_loss(outputs, example.targets).backward()
+                optimizer.step()
+        losses.append(torch.stack(along))
+        kernels.append(NTK(knob.model, example.inputs).matrix())
+        alignments.append(float((kernels[0] * kernels[1]).sum() / (kernels[0].norm() * kernels[1].norm())))
+    torch.testing.assert_close(found["losses"], torch.stack(losses).mean(0), rtol=1e-9, atol=1e-12)
+    assert found["losses"][-1].mean() < found["losses"][0].mean()
+    assert found["alignment"] == pytest.approx(np.mean(alignments), rel=1e-9)
+
+
+def test_the_order_of_dense_networks_is_minus_one_where_the_regimes_are_reversed_and_nan_where_one_is_unfinished():
+    time = np.arange(6.0)
+
+    def falls(at):
+        return np.where(time >= at, 0.0, 1.0)
+
+    fast_first = {"time": time, "a": falls(1), "b": falls(2), "c": falls(3)}
+    fast_last = {"time": time, "a": falls(3), "b": falls(2), "c": falls(1)}
+    order = {"full": fast_first, "linearized": fast_last}
+    assert dense._order(order, ["a", "b", "c"]) == -1.0
+    order["linearized"] = fast_last | {"b": falls(9)}
+    assert math.isnan(dense._order(order, ["a", "b", "c"]))
 
 
 def test_energy_concentration_scales_k_so_that_chance_stays():

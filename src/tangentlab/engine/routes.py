@@ -1,5 +1,7 @@
 """Who may take the structured route: decided by looking at this model on this batch, never assumed.
 
+Chains of torch's own layers are known (see `chain`); everything else is probed.
+
 A group does if all its uses in the autograd graph are captured calls and if, in every call, the gradient of one example's
 outputs lives exactly in that example's own slice. The example axis is found by comparing the shapes of the calls on the
 batch with those on another number of its examples, so a sequence-first input with as many steps as examples is not
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from tangentlab.engine.batches import common_length, take_examples
 from tangentlab.engine.capture import Call, Captured, capture, output_gradients
+from tangentlab.engine.chain import is_plain_chain
 from tangentlab.engine.graph import GraphFacts, leaves_of_call, read_graph
 from tangentlab.engine.groups import Group, Site
 from tangentlab.engine.network import Network, require_finite
@@ -91,11 +94,17 @@ class Router:
         key = (examples, *((id(call.module), call.inputs.ndim) for call in live))
         axes = self._known.get(key)
         if axes is None or not all(_fits(call, axis, examples) for call, axis in zip(live, axes, strict=True)):
-            with same_attributes(self.network.model):  # activation checkpointing runs the forward again
-                found = self._probe(captured, live, batch)
-            axes = [self._admissible(call, axis) for call, axis in zip(live, found, strict=True)]
+            axes = self._found_axes(captured, live, batch)
             self._known[key] = axes
         return axes
+
+    def _found_axes(self, captured: Captured, live: list[Call], batch: Any) -> list[int | None]:
+        plain = is_plain_chain(self.network, batch) and common_length(batch) == captured.examples
+        if plain and all(_fits(call, 0, captured.examples) for call in live):
+            return [0] * len(live)
+        with same_attributes(self.network.model):  # activation checkpointing runs the forward again
+            found = self._probe(captured, live, batch)
+        return [self._admissible(call, axis) for call, axis in zip(live, found, strict=True)]
 
     def _admissible(self, call: Call, axis: int | None) -> int | None:
         """Only layers that act on each position alone may have their examples elsewhere than on the first axis."""

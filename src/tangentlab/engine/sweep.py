@@ -12,6 +12,7 @@ from tangentlab.engine.capture import capture, output_gradients
 from tangentlab.engine.fallback import Verdicts, fallback_rows
 from tangentlab.engine.groups import Group, parameter_groups
 from tangentlab.engine.layout import common_dtype
+from tangentlab.engine.memory import keep_freed_memory
 from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.routes import WHOLE, Route, Router, Use
 from tangentlab.engine.snapshot import same_random_state, untouched
@@ -22,6 +23,7 @@ class Engine:
     """Sweeps batches of one network; keeps what it learnt about the model from batch to batch."""
 
     def __init__(self, network: Network) -> None:
+        keep_freed_memory()
         self.network = network
         self.groups = parameter_groups(network.model, network.layout)
         self.router = Router(network, self.groups)

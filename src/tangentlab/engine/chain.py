@@ -1,0 +1,50 @@
+"""Chains of torch's own layers that are known to treat every example alone, with the examples first: nothing to probe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+
+from tangentlab.engine.network import Network
+from tangentlab.layers.conv import expected_ndim
+
+_ENTRYWISE = (
+    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Hardtanh,
+    nn.Dropout, nn.Dropout2d,
+)  # fmt: skip
+_SPATIAL = (
+    nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d,
+    nn.Conv1d, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d,
+)  # fmt: skip
+_KNOWN = {nn.Sequential, nn.Linear, nn.Flatten, *_ENTRYWISE, *_SPATIAL}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+def is_plain_chain(network: Network, batch: Any) -> bool:
+    """Whether the network is an `nn.Sequential` of such layers and the batch a tensor, with nothing in between.
+
+    Exact types, so no subclass, parametrization or compiled module; no hooks, no replaced `forward`. Modes that mix examples
+    (batch statistics, active dropout) are refused before this is asked.
+    """
+    model, x = network.model, _input(batch)
+    if network.forward or network.function or type(model) is not nn.Sequential or type(x) is not Tensor or x.ndim < 2:
+        return False
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
+        return False
+    return all(_is_plain(module, x.ndim) for module in model.modules())
+
+
+def _is_plain(module: nn.Module, ndim: int) -> bool:
+    own = vars(module)
+    if type(module) not in _KNOWN or "forward" in own or any(own[name] for name in _HOOKS):
+        return False
+    if isinstance(module, nn.Flatten) and module.start_dim < 1:
+        return False
+    return expected_ndim(module) in (None, ndim)  # a convolution of a single image has its channels first
+
+
+def _input(batch: Any) -> Any:
+    """What the model is called with."""
+    return batch[0] if isinstance(batch, list | tuple) and batch else batch
