@@ -11,6 +11,7 @@ from torch import nn
 from tangentlab import NTK
 from tangentlab.data import Dataset, load
 from tangentlab.experiments import Batches, find, train
+from tangentlab.experiments.bench import seeds
 from tangentlab.experiments.linearized_networks import _recipe, dense, directions, quadratic, spurious, tasks
 from tangentlab.linearized import AlphaModel
 from tangentlab.linearized.quadratic_examples import noisy_labels
@@ -116,12 +117,10 @@ def test_the_closed_form_error_of_the_quadratic_experiment_sees_a_wrong_rate():
     assert min(quadratic.flow_error(wrong, times, regime) for regime in quadratic.REGIMES) > 1e-3
 
 
-def dense_lab(bench_seed=0):
+def dense_lab():
     """As much of a lab as one training of dense networks needs."""
-    from tangentlab.experiments.bench import seeds
-
     return SimpleNamespace(
-        seeded=lambda *names: seeds.seeded(bench_seed, *names), capped=lambda n: n, loop=lambda items, what: items
+        seeded=lambda *names: seeds.seeded(0, *names), capped=lambda n: n, loop=lambda items, what: items
     )
 
 

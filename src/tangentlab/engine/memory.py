@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from time import monotonic
 
 import torch
 
 from tangentlab.errors import MemoryBudgetError
 
 _FRACTION = 0.5
+_LOOK_SECONDS = 0.02
+_seen = (-1.0, 0)
 _budget: int | None = None
 
 
@@ -37,8 +40,17 @@ def _reclaimable() -> int:
 
 
 def memory_budget() -> int:
-    """Bytes that one result or one chunk of work may take: what was set, else half of what is free."""
-    return _budget if _budget is not None else int(_FRACTION * available_bytes())
+    """Bytes that one result or one chunk of work may take: what was set, else half of what is free.
+
+    What is free is looked up at most every `_LOOK_SECONDS`: a kernel of a small network asks several times in less.
+    """
+    global _seen
+    if _budget is not None:
+        return _budget
+    now = monotonic()
+    if now - _seen[0] > _LOOK_SECONDS:
+        _seen = now, available_bytes()
+    return int(_FRACTION * _seen[1])
 
 
 def set_memory_budget(nbytes: int | None) -> None:
