@@ -1,6 +1,7 @@
 """Data: image sets from their canonical files (or embedded, or fetched), toy sets, and what is done to them."""
 
 from tangentlab.data.dataset import Dataset
+from tangentlab.data.group_images import GROUP_SETS, GroupImages, group_images
 from tangentlab.data.images import IMAGE_SETS, load, stand_in
 from tangentlab.data.places import cache_folder
 from tangentlab.data.toys import (
@@ -26,8 +27,10 @@ from tangentlab.data.transforms import (
 )
 
 __all__ = [
+    "GROUP_SETS",
     "IMAGE_SETS",
     "Dataset",
+    "GroupImages",
     "balanced_subset",
     "cache_folder",
     "disk",
@@ -37,6 +40,7 @@ __all__ = [
     "gaussian_grid",
     "gaussian_mixture",
     "grid",
+    "group_images",
     "label_noise",
     "load",
     "only_classes",

@@ -140,7 +140,7 @@ def _fetched(
     if search.path is not None or known.online is None or not online_allowed(download):
         switched_off = "not tried, it is switched off" if known.online else "not possible for this data set"
         why = "not tried, an explicit path was given" if search.path is not None else switched_off
-        raise search.missing(_names(search.name, split), why)
+        raise search.missing(_names(search.name, split), why, fetched=known.online is not None)
     folder = cache_folder() / search.name
     try:
         fetch(search.name, known.online, folder, fetcher)

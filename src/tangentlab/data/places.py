@@ -63,18 +63,19 @@ class Search:
                     return [path for path in found if path is not None]
         return None
 
-    def missing(self, file_names: Sequence[str], online: str) -> DataFileError:
-        """The error for files that are nowhere: where it looked, and how to get them."""
+    def missing(self, file_names: Sequence[str], online: str, *, fetched: bool = True) -> DataFileError:
+        """The error for files that are nowhere: where it looked, and how to get them; not all sets can be ``fetched``."""
         looked = "\n".join(
             f"  - {why}: {root}{' (does not exist)' if not root.exists() else ''}" for why, root in self.roots()
         )
         if self.path is None and ENVIRONMENT not in os.environ:
             looked = f"  - ${ENVIRONMENT}: not set\n{looked}"
+        otherwise = ", or run once with network access: they are then fetched and kept in the cache" if fetched else ""
         return DataFileError(
             f"{self.name}: no file {' or '.join(file_names)} (plain or .gz).\n"
             f"Looked in (itself and {', '.join(self.folders)}):\n{looked}\n  - online: {online}\n"
             f"To get it: put the data set's canonical files into a folder '{self.folders[0]}' and set {ENVIRONMENT} to "
-            "the folder above it, or run once with network access: they are then fetched and kept in the cache."
+            f"the folder above it{otherwise}."
         )
 
 

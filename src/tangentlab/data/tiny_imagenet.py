@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tangentlab.data.formats import Bytes
+from tangentlab.data.pictures import read_picture
 from tangentlab.errors import DataFileError
 
 CLASSES_FILE = "wnids.txt"
@@ -57,13 +58,7 @@ def _lines(path: Path) -> list[str]:
 
 def _picture(path: Path) -> Bytes:
     """One image (3, 64, 64); a few of the originals are grey and get three equal channels."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            pixels = np.asarray(image.convert("RGB"))
-    except OSError as error:  # a missing file, a truncated one, and what is no image
-        raise DataFileError(f"{path}: cannot be read as an image ({error})") from error
-    if pixels.shape != (PIXELS, PIXELS, 3):
-        raise DataFileError(f"{path}: is {pixels.shape[1]} x {pixels.shape[0]}, TinyImageNet has {PIXELS} x {PIXELS}")
-    return pixels.transpose(2, 0, 1)
+    pixels = read_picture(path)
+    if pixels.shape != (3, PIXELS, PIXELS):
+        raise DataFileError(f"{path}: is {pixels.shape[2]} x {pixels.shape[1]}, TinyImageNet has {PIXELS} x {PIXELS}")
+    return pixels

@@ -222,7 +222,9 @@ class DenseRegimes(Experiment):
             errors_at(step).mean(1).sum().backward()
             optimizer.step()
         errors_at(updates)
-        before, after = (net.kernels(inputs).flatten(1) for net in (start, knob.model))
+        trained = knob.model
+        assert isinstance(trained, DensePairs)
+        before, after = (net.kernels(inputs).flatten(1) for net in (start, trained))
         alignment = nn.functional.cosine_similarity(before, after, dim=1).mean()
         return {"steps": torch.tensor(steps), "losses": torch.stack(losses), "alignment": float(alignment)}
 
