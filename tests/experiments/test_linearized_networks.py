@@ -12,7 +12,7 @@ from tangentlab import NTK
 from tangentlab.data import Dataset, load
 from tangentlab.experiments import Batches, find, train
 from tangentlab.experiments.bench import seeds
-from tangentlab.experiments.linearized_networks import _recipe, dense, directions, quadratic, spurious, tasks
+from tangentlab.experiments.linearized_networks import _cue_race, _recipe, dense, directions, quadratic, tasks
 from tangentlab.linearized import AlphaModel
 from tangentlab.linearized.quadratic_examples import noisy_labels
 
@@ -103,10 +103,10 @@ def test_runs_are_compared_at_equal_progress_where_both_have_been():
 
     fast = rows([(0.5, 0.5), (0.8, 0.2), (1.0, 0.4)])
     slow = rows([(0.5, 0.5), (0.8, 0.3), (1.0, 0.5)])
-    assert spurious._difference(slow, fast, "with", "without") == pytest.approx(
+    assert _cue_race.difference(slow, fast, "with", "without") == pytest.approx(
         np.mean([0.2 / 3, 0.25 / 3, 0.1, 0.1, 0.1])
     )
-    assert math.isnan(spurious._difference(slow, rows([(0.5, 0.5), (0.6, 0.4)]), "with", "without"))
+    assert math.isnan(_cue_race.difference(slow, rows([(0.5, 0.5), (0.6, 0.4)]), "with", "without"))
 
 
 def test_the_closed_form_error_of_the_quadratic_experiment_sees_a_wrong_rate():

@@ -127,6 +127,10 @@ class Results:
         array: Array = np.load(path, allow_pickle=False)
         return array
 
+    def has_arrays(self, name: str) -> bool:
+        """Whether every seed saved the array: a run that was cut short may not have come to it."""
+        return all(self.folder.array_file(seed, name).exists() for seed in self.seeds)
+
     def arrays(self, name: str) -> Array:
         """An array of all seeds, stacked along a new first axis."""
         return np.stack([self.array(name, seed) for seed in self.seeds])

@@ -49,10 +49,16 @@ def over_time(results: Results, examples: Mapping[str, QuadraticExample], clock:
     for row, ending in enumerate(("-figure", "")):
         for column, (kind, title) in enumerate(TITLES.items()):
             name = f"{kind}{ending}"
-            _panel(axes[row, column], results, name, list(examples[name].groups), prefix)
+            if _there(results, f"{prefix}{name}"):
+                _panel(axes[row, column], results, name, list(examples[name].groups), prefix)
             loss = "loss / loss at the start" if column == 0 else "loss"
             label(axes[row, column], clock, loss, title)
     return figure
+
+
+def _there(results: Results, name: str) -> bool:
+    """Whether the data set was run in both regimes: the trial of a run may end before."""
+    return all(results.has_arrays(f"{name}-{regime}") for regime in REGIMES)
 
 
 def _panel(axes: Axes, results: Results, name: str, groups: list[str], prefix: str) -> None:
@@ -74,11 +80,11 @@ def equal_progress(results: Results, prefix: str = "") -> Figure:
     """Noisy against clean loss, minority against majority: the lower panels without the clock, means over seeds."""
     figure, ((left, right),) = panels(2)
     for axes, name in ((left, "noise"), (right, "spurious")):
-        for place, regime in enumerate(REGIMES):
+        for place, regime in enumerate(REGIMES if _there(results, f"{prefix}{name}") else ()):
             _, many, few = np.mean(results.arrays(f"{prefix}{name}-{regime}"), 0)
             axes.plot(many, few, color=PALETTE[place], label=regime)
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
         axes.invert_xaxis()
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
     label(left, "loss on clean examples", "loss on noisy examples", TITLES["noise"])
     label(right, "loss on the majority", "loss on the minority", TITLES["spurious"])
     return figure

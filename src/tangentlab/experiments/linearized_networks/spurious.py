@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from matplotlib.axes import Axes
-from torch import Tensor, nn
+from torch import nn
 
 from tangentlab.data import Dataset, only_classes
 from tangentlab.experiments import (
@@ -21,27 +18,18 @@ from tangentlab.experiments import (
     Lab,
     Picture,
     Results,
-    Training,
     experiment,
     train,
 )
-from tangentlab.experiments._images import Points, Row, cross_entropy, image_data
+from tangentlab.experiments._images import Row, cross_entropy, image_data
+from tangentlab.experiments.linearized_networks._cue_race import CueRace, Task, balanced_rows, draw_start, judge
 from tangentlab.experiments.linearized_networks._recipe import for_trial
-from tangentlab.linearized import AlphaModel, Groups, add_corner_patch, at_progress, cue_groups, with_and_without
+from tangentlab.linearized import add_corner_patch
 from tangentlab.models import ResNet18
-from tangentlab.report.style import PALETTE, label, panels
+from tangentlab.report.style import panels
 
 STARTS = {"scratch": "random start, no norms", "pretrained": "pretrained, frozen norms"}
-LEVELS = (0.7, 0.75, 0.8, 0.85, 0.9)
 SECTION = "§5.3.3, figure 5.3"
-
-
-@dataclass(frozen=True)
-class Task:
-    """Training images, and the balanced groups that are watched: (images, groups of their rows) by name."""
-
-    train: Dataset
-    watched: dict[str, tuple[Dataset, Groups]]
 
 
 def _claim(kind: str, sentence: str, measured: str) -> Claim:
@@ -112,7 +100,7 @@ class SpuriousCue(Experiment):
     notes = {
         "desk": "CIFAR-10 automobile against truck with an MNIST digit stands for CelebA and Waterbirds; ResNet18 with 16 "
         "channels in its first stage, 16 x 16 pixels; pretrained on the other eight classes in place of ImageNet. One seed.",
-        "paper": "on CIFAR-10 as well: the papers' own images need the user's files.",
+        "paper": "on CIFAR-10 as well: spurious-celeba and spurious-waterbirds are the figure's own, from the user's files.",
     }
 
     data: Literal["digits", "cifar10"] = "cifar10"
@@ -144,12 +132,13 @@ class SpuriousCue(Experiment):
     def run(self, lab: Lab) -> None:
         """Both starting points with every alpha."""
         everything = image_data(lab, self.data, self.pixels, for_trial(lab, self.images, 2_000))
-        task = self._task(lab, *everything)
+        race = CueRace(self._task(lab, *everything), self.batch, self.momentum, self.records)
         runs: dict[tuple[str, float], list[Row]] = {}
         for start in STARTS:
             model = self._start(lab, start, everything[0])
             for alpha in self.alphas:
-                runs[start, alpha] = self._training(lab, start, alpha, model, task)
+                rate = self.rate if start == "scratch" else self.tuned_rate
+                runs[start, alpha] = race.follow(lab, start, alpha, model, rate, self.length(alpha))
         low, middle, high = self.alphas
         pairs = {
             "train": ("scratch", high, middle, "train without"),
@@ -160,11 +149,7 @@ class SpuriousCue(Experiment):
         }
         for claim, (start, one, other, key) in pairs.items():
             side = "train with" if claim in ("train", "balanced") else "test with"
-            value = _difference(runs[start, one], runs[start, other], side, key)
-            if np.isnan(value):
-                lab.not_tested(f"5.3-{claim}", "the trainings have no accuracy between 70 and 90 % in common")
-            else:
-                lab.measure(f"5.3-{claim}", value)
+            judge(lab, f"5.3-{claim}", runs[start, one], runs[start, other], side, key)
 
     def _task(self, lab: Lab, train_all: Dataset, test_all: Dataset) -> Task:
         """Two classes with a digit in the corner; on test images the digit says nothing."""
@@ -177,11 +162,8 @@ class SpuriousCue(Experiment):
             data, cue = add_corner_patch(
                 only_classes(part, *self.core), bright, agreement, generator, pixels=self.patch
             )
-            four = cue_groups(data.targets, cue).balanced(self.per_group, generator, cap=True)
-            rows = torch.cat(list(four.rows.values()))
-            place = {int(row): number for number, row in enumerate(rows)}
-            moved = {n: torch.tensor([place[int(row)] for row in part]) for n, part in four.rows.items()}
-            watched[name], made[name] = (data.take(rows), with_and_without(Groups(moved))), data
+            rows, groups = balanced_rows(data.targets, cue, self.per_group, generator)
+            watched[name], made[name] = (data.take(rows), groups), data
         return Task(made["train"], watched)
 
     def _start(self, lab: Lab, start: str, data: Dataset) -> nn.Module:
@@ -200,43 +182,11 @@ class SpuriousCue(Experiment):
         model.fc = head
         return model.eval()
 
-    def _training(self, lab: Lab, start: str, alpha: float, model: nn.Module, task: Task) -> list[Row]:
-        """One training of f_alpha; accuracies of all groups along it."""
-        knob = AlphaModel(model, alpha)
-        cached = {name: knob.initial_outputs(data.inputs) for name, (data, _) in task.watched.items()}
-        triple = (*task.train, knob.initial_outputs(task.train.inputs))
-        steps = lab.capped(self.length(alpha))
-
-        def record(training: Training) -> list[Row]:
-            row: Row = {"start": start, "alpha": alpha, "step": training.step}
-            for name, (data, groups) in task.watched.items():
-                right = _right(knob, data, cached[name])
-                row |= {f"{name} {group}": value for group, value in groups.means(right).items()}
-                row[f"{name} balanced"] = float(right.mean())
-            lab.log("along", **row)
-            return [row]
-
-        points = Points(np.unique(np.linspace(0, steps, self.records).round().astype(int)).tolist(), record)
-        eta = self.rate if start == "scratch" else self.tuned_rate
-        optimizer = torch.optim.SGD(knob.model.parameters(), lr=knob.learning_rate(eta), momentum=self.momentum)
-        batches = Batches(triple, min(self.batch, len(task.train)), lab.seed)
-        knob.eval()  # norms, where there are any, stay at their statistics
-        train(
-            knob, batches, _cached_loss, optimizer, steps, lab=lab, name=f"{start}, alpha {alpha:g}", callbacks=[points]
-        )
-        return points.rows
-
     def draw(self, results: Results) -> Iterator[Picture]:
         """The three panels of the figure for each start."""
         figure, axes = panels(3, 2, height=3.0)
         for row, (start, name) in enumerate(STARTS.items()):
-            for place, alpha in enumerate(self.alphas):
-                rows = results.table("along", start=start, alpha=alpha, seed=results.seeds[0])
-                style = {"color": PALETTE[place], "label": f"α = {alpha:g}", "linewidth": 1.4}
-                for panel, (x, y) in zip(axes[row], _SHOWN.values(), strict=True):
-                    panel.plot(rows[x], rows[y], **style)
-            for panel, title in zip(axes[row], _SHOWN, strict=True):
-                _finish(panel, title, name)
+            draw_start(axes[row], results, start, name, self.alphas)
         yield Picture(
             "figure-5.3",
             figure,
@@ -244,40 +194,3 @@ class SpuriousCue(Experiment):
             "images on which the cue is wrong against accuracy on those on which it is right, for training and test images. "
             "Top: from a random start, without norms. Bottom: pretrained, norms in evaluation mode. First seed.",
         )
-
-
-_SHOWN = {
-    "balanced test accuracy": ("train with", "test balanced"),
-    "training images": ("train with", "train without"),
-    "test images": ("test with", "test without"),
-}
-
-
-def _finish(panel: Axes, title: str, start: str) -> None:
-    vertical = "accuracy" if title.startswith("balanced") else "accuracy without the cue"
-    panel.plot([0, 1], [0, 1], color="#808793", linewidth=0.8, linestyle=":")
-    panel.set(xlim=(0.35, 1.02), ylim=(-0.02, 1.02))
-    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize=8, columnspacing=1.0)
-    label(panel, "accuracy with the cue", vertical, f"{title}\n{start}")
-
-
-def _cached_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    inputs, targets, initial = batch
-    return nn.functional.cross_entropy(model(inputs, initial=initial), targets)
-
-
-@torch.no_grad()
-def _right(knob: AlphaModel, data: Dataset, initial: Tensor) -> Tensor:
-    """1 where the answer is right, (n,)."""
-    parts = zip(data.inputs.split(250), initial.split(250), strict=True)
-    return (torch.cat([knob(x, initial=start).argmax(1) for x, start in parts]) == data.targets).double()
-
-
-def _difference(one: list[Row], other: list[Row], progress: str, value: str) -> float:
-    """Mean over the levels that both reach of the difference of two runs at equal progress."""
-    found = [
-        at_progress([row[progress] for row in rows], [row[value] for row in rows], LEVELS, falling=False)
-        for rows in (one, other)
-    ]
-    gaps = found[0] - found[1]
-    return float(np.nanmean(gaps)) if np.isfinite(gaps).any() else float("nan")
