@@ -10,6 +10,7 @@ from tangentlab.models.init import fan_in_normal_, glorot_
 from tangentlab.models.lenet import LeNet5
 from tangentlab.models.lstm import LSTMClassifier
 from tangentlab.models.mlp import MLP
+from tangentlab.models.pretrained import imagenet_resnet18
 from tangentlab.models.resnet import ResNet, ResNet18, ResNet20, ResNet34, ResNet50
 from tangentlab.models.vgg import VGG, VGG11, VGG13, VGG16, VGG19
 
@@ -31,4 +32,5 @@ __all__ = [
     "ResNet50",
     "fan_in_normal_",
     "glorot_",
+    "imagenet_resnet18",
 ]
