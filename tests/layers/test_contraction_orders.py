@@ -31,6 +31,7 @@ def words(count: int) -> Tensor:
 
 NETS = {
     "conv": (lambda: nn.Sequential(nn.Conv2d(4, 6, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(216, 3)), images),
+    "few positions": (lambda: nn.Sequential(nn.Conv2d(4, 6, 3, stride=2), nn.Flatten(), nn.Linear(24, 3)), images),
     "grouped": (
         lambda: nn.Sequential(nn.Conv2d(4, 6, 3, groups=2, bias=False), nn.Flatten(), nn.Linear(96, 3)),
         images,
