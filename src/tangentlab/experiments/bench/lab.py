@@ -101,8 +101,12 @@ class Lab:
             if self.max_steps is None:
                 raise
             data = stand_in(name, split)
+        return self.uses(data)
+
+    def uses(self, data: Dataset) -> Dataset:
+        """Write down that the run is about ``data``, which came from elsewhere than `dataset`; what stands in is marked."""
         what = {"examples": len(data), "note": data.note, "stand_in": data.stand_in}
-        self._writer.append(DATA_TABLE, {"data": name, "split": split, **what})
+        self._writer.append(DATA_TABLE, {"data": data.name, "split": data.split, **what})
         return data
 
     def stage(self, name: str, compute: Callable[[], Item]) -> Item:

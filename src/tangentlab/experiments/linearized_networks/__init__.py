@@ -8,6 +8,7 @@ from tangentlab.experiments.linearized_networks.quadratic import QuadraticRegime
 from tangentlab.experiments.linearized_networks.runtimes import KernelRuntimes
 from tangentlab.experiments.linearized_networks.sample_size import SampleSize
 from tangentlab.experiments.linearized_networks.spurious import SpuriousCue
+from tangentlab.experiments.linearized_networks.spurious_files import SpuriousCelebA, SpuriousWaterbirds
 from tangentlab.experiments.linearized_networks.tasks import (
     EigenfunctionTasks,
     EigenfunctionTasksAdam,
@@ -27,5 +28,7 @@ __all__ = [
     "PretrainedKernel",
     "QuadraticRegimes",
     "SampleSize",
+    "SpuriousCelebA",
     "SpuriousCue",
+    "SpuriousWaterbirds",
 ]

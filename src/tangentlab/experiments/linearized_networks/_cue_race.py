@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from tangentlab.data import Dataset
+from tangentlab.errors import InputError
 from tangentlab.experiments import Batches, Lab, Results, Training, train
 from tangentlab.experiments._images import Points, Row
 from tangentlab.linearized import AlphaModel, Groups, at_progress, cue_groups, with_and_without
@@ -39,7 +40,10 @@ def balanced_rows(labels: Tensor, cue: Tensor, per_group: int, generator: Genera
 
     ``per_group`` of each, or as many as the smallest group has.
     """
-    four = cue_groups(labels, cue).balanced(per_group, generator, cap=True)
+    every = cue_groups(labels, cue)
+    if empty := [name for name, size in every.sizes.items() if not size]:
+        raise InputError(f"no image with {' nor with '.join(empty)} is among these {len(labels)}: take more images")
+    four = every.balanced(per_group, generator, cap=True)
     sizes = list(four.sizes.values())
     places = torch.arange(sum(sizes)).split(sizes)
     return torch.cat(list(four.rows.values())), Groups(dict(zip(four.names, places, strict=True)))

@@ -131,7 +131,7 @@ class SpuriousCue(Experiment):
 
     def run(self, lab: Lab) -> None:
         """Both starting points with every alpha."""
-        everything = image_data(lab, self.data, self.pixels, for_trial(lab, self.images, 2_000))
+        everything = image_data(lab, self.data, self.pixels, for_trial(lab, self.images, 600))
         race = CueRace(self._task(lab, *everything), self.batch, self.momentum, self.records)
         runs: dict[tuple[str, float], list[Row]] = {}
         for start in STARTS:
@@ -162,7 +162,7 @@ class SpuriousCue(Experiment):
             data, cue = add_corner_patch(
                 only_classes(part, *self.core), bright, agreement, generator, pixels=self.patch
             )
-            rows, groups = balanced_rows(data.targets, cue, self.per_group, generator)
+            rows, groups = balanced_rows(data.targets, cue, for_trial(lab, self.per_group, 10), generator)
             watched[name], made[name] = (data.take(rows), groups), data
         return Task(made["train"], watched)
 
