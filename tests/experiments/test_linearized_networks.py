@@ -12,7 +12,8 @@ from tangentlab import NTK
 from tangentlab.data import Dataset, load
 from tangentlab.experiments import Batches, find, train
 from tangentlab.experiments.bench import seeds
-from tangentlab.experiments.linearized_networks import _cue_race, _recipe, dense, directions, quadratic, tasks
+from tangentlab.experiments.bench.results import Results
+from tangentlab.experiments.linearized_networks import _cue_race, _recipe, dense, directions, quadratic, runtimes, tasks
 from tangentlab.linearized import AlphaModel
 from tangentlab.linearized.quadratic_examples import noisy_labels
 
@@ -178,3 +179,20 @@ def test_energy_concentration_scales_k_so_that_chance_stays():
     experiment = find("energy-concentration").at("desk")
     assert experiment.scaled(12_000) == 50 and experiment.scaled(4_000) == 17
     assert experiment._chance(4_000) == pytest.approx(experiment._chance(12_000), rel=0.02)
+
+
+def test_the_large_kernel_is_refused_before_anything_is_computed_when_it_does_not_fit(bench, monkeypatch):
+    monkeypatch.setattr("tangentlab.engine.memory.memory_budget", lambda: 3_500_000_000)
+    (message,) = bench("kernel-runtimes", large=True).failures.values()
+    assert "The Gram matrix of 30,000 images needs 3.6 GB" in message and "--set large=false" in message
+
+
+def test_the_large_kernel_is_one_option_and_its_batches_are_told_to_the_progress_bar(bench, monkeypatch):
+    monkeypatch.setattr(runtimes, "LARGE_IMAGES", 300)
+    monkeypatch.setattr(runtimes, "LARGE_BYTES", 4 * 300**2)
+    told = []
+    outcome = bench("kernel-runtimes", large=True, nets=("mlp", "lenet"), report=told.append)
+    assert not outcome.failures and outcome.complete
+    rows = Results(outcome.folder).table("gram", images=300).rows
+    assert [row["net"] for row in rows] == ["mlp", "lenet"] and all(row["seconds"] > 0 for row in rows)
+    assert any(event.get("what") == "tangent features, 300 images" and event["total"] == 3 for event in told)

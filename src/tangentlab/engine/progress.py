@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 T = TypeVar("T")
+Listener = Callable[[str, int, int | None], None]
 _PATIENCE = 2.0
+_listener: ContextVar[Listener | None] = ContextVar("progress listener", default=None)
+
+
+@contextmanager
+def progress_told_to(listener: Listener) -> Iterator[None]:
+    """Inside, ``listener(description, done, total)`` hears of every step of `track` in place of a bar."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
 
 
 def track(items: Iterable[T], description: str, total: int | None = None, progress: bool | None = None) -> Iterator[T]:
     """Iterate with a bar. progress: True shows it at once, False never, None after two seconds in a terminal."""
+    listener = _listener.get()
+    if listener is not None and progress is not False:
+        for count, item in enumerate(items):
+            listener(description, count, total)
+            yield item
+        return
     if progress is False or (progress is None and not sys.stderr.isatty()):
         yield from items
         return
