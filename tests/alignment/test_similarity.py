@@ -47,6 +47,18 @@ def centring_matrix(outputs, examples, center):
 
 
 @pytest.mark.parametrize("center", CENTRINGS)
+def test_alignment_does_not_depend_on_how_the_kernel_lies_in_memory_and_leaves_it_alone(center):
+    kernel, labels = kernel_of(normal(3, 6, 30, seed=1) + 1), torch.tensor([0, 1, 2, 2, 1, 1])
+    by_example = FMatDense(kernel.data.permute(1, 0, 3, 2).contiguous().permute(1, 0, 3, 2))
+    target = label_kernel(labels, 3, torch.float64)
+    for one in (kernel, by_example):
+        before = one.data.clone()
+        expected = pytest.approx(cka(one, target, center), abs=1e-14)
+        assert label_alignment(one, labels, center) == expected
+        assert torch.equal(one.data, before)
+
+
+@pytest.mark.parametrize("center", CENTRINGS)
 def test_cka_is_the_cosine_of_centred_matrices(center):
     first, second = kernel_of(normal(3, 6, 30, seed=1) + 1), kernel_of(normal(3, 6, 4, seed=2) - 0.5)
     c = centring_matrix(3, 6, center)

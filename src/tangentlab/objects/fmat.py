@@ -250,11 +250,17 @@ class FMatDense(FMat):
 
 def center_kernel(data: Tensor, how: str) -> Tensor:
     """Centre a kernel (c, n, c', m) in feature space, using the means over its own rows and columns."""
+    return center_kernel_(data.clone(), how)
+
+
+def center_kernel_(data: Tensor, how: str) -> Tensor:
+    """The same in place."""
     if how not in ("per_output", "global"):
         raise InputError(f"center must be None, 'per_output' or 'global', not {how!r}.")
     left, right = ((1,), (3,)) if how == "per_output" else ((0, 1), (2, 3))
-    data = data - data.mean(left, keepdim=True)
-    return data - data.mean(right, keepdim=True)
+    data -= data.mean(left, keepdim=True)
+    data -= data.mean(right, keepdim=True)
+    return data
 
 
 def label_kernel(labels: Tensor, n_classes: int, dtype: torch.dtype | None = None) -> FMatDense:
