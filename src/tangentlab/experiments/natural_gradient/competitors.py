@@ -17,7 +17,7 @@ COLORS = {"ekfac": PALETTE[0], "ekfac-ra": PALETTE[2], "kfac": PALETTE[1]}
 
 MODEL_FISHER = "ekfac-ra-model"
 """EKFAC-ra as we would use it today: labels drawn from the model, and steps clipped by their KL divergence."""
-KL_CLIP = 0.1
+KL_CLIP = 0.01
 
 
 def natural(key: str, name: str, color: str, period: int, kind: str = "", **options: Any) -> Method:
