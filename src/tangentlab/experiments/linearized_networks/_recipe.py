@@ -127,7 +127,7 @@ def train_task(
     )
 
 
-def for_trial(lab: Lab, count: int, most: int = 128) -> int:
+def for_trial(lab: Lab, count: int, most: int = 32) -> int:
     """``count``, or at most ``most`` when the run is cut short: a trial need not see all images."""
     return count if lab.max_steps is None else min(count, most)
 

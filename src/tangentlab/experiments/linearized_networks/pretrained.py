@@ -93,7 +93,7 @@ class PretrainedKernel(Experiment):
 
     def run(self, lab: Lab) -> None:
         """The network first, then both linear models, in differential form: they start from the function 0."""
-        data, _ = image_data(lab, self.data, self.pixels, for_trial(lab, self.images))
+        data, _ = image_data(lab, self.data, self.pixels, for_trial(lab, self.images, 128))
         with lab.seeded("model"):
             first = build("lenet", data.inputs.shape[1:]).eval()
 

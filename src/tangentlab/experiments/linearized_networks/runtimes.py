@@ -95,7 +95,7 @@ class KernelRuntimes(Experiment):
         seconds: dict[str, list[float]] = {kind: [] for kind in self.nets}
         with torch.random.fork_rng(devices=[]):
             for kind, size in lab.loop([(k, n) for k in self.nets for n in self.sizes], "Gram matrices"):
-                seconds[kind].append(self._gram(lab, kind, size))
+                seconds[kind].append(self._gram(lab, kind, for_trial(lab, size)))
                 lab.log("gram", net=kind, images=size, seconds=seconds[kind][-1], published=PUBLISHED[kind])
             for kind in lab.loop(LARGE_NETS if self.large else (), "large Gram matrices"):
                 size = for_trial(lab, LARGE_IMAGES)
@@ -134,8 +134,8 @@ class KernelRuntimes(Experiment):
         """Processor seconds of a training step; that of the linearization is logged next to it."""
         with lab.seeded("model", kind):
             model = build(kind, self._image(kind), base=self.base)
-        generator = lab.generator("batch", kind)
-        batch = torch.randn(self.batch, *self._image(kind), generator=generator), torch.ones(self.batch)
+        size, generator = for_trial(lab, self.batch, 8), lab.generator("batch", kind)
+        batch = torch.randn(size, *self._image(kind), generator=generator), torch.ones(size)
         found = {}
         for name, trained in (("network", model.train()), ("linearized", linearize(model.eval()))):
             times = []

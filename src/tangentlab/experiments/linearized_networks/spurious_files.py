@@ -24,8 +24,6 @@ from tangentlab.report.style import panels
 TRIAL_IMAGES, TRIAL_GROUP, NOISE_IMAGES = 24, 2, 200
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and standard deviation of ImageNet's channels."""
-
-
 SMOKE = {
     "source": "noise",
     "images": 60,
@@ -132,8 +130,8 @@ class SpuriousFiles(Experiment):
         if lab.max_steps is None:
             what = f"{self.files}, {self.images:,} images of {self.pixels} x {self.pixels} pixels,"
             require_memory(self.needed_bytes(), what, "Use fewer or smaller images: --set images=..., --set pixels=...")
-        race = CueRace(self._task(lab), self.batch, self.momentum, self.records, part=50)
         model = nn.Sequential(FromBytes(), self.network(lab)).eval()
+        race = CueRace(self._task(lab), self.batch, self.momentum, self.records, part=50)
         self.judge(
             lab, *(race.follow(lab, self.start, alpha, model, self.rate, self.length(alpha)) for alpha in self.alphas)
         )
