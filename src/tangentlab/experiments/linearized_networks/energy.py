@@ -183,6 +183,7 @@ class EnergyConcentration(Experiment):
         train, test = (
             two_classes(part) for part in image_data(lab, self.data, side, for_trial(lab, self.examples(kind)))
         )
+        test = test.first(for_trial(lab, len(test)))
         with lab.seeded("model", kind):
             model = build(kind, train.inputs.shape[1:], base=self.base)
         recipe = self.recipe(kind)
