@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import fingerprint, jobs, nets, problems, scaling, systems, targets
+from benchmarks import fingerprint, jobs, nets, problems, recorder_overhead, scaling, systems, targets
 from benchmarks.contender import Contender, ContenderFailed
 from benchmarks.environments import ROOT
 
@@ -126,3 +126,17 @@ def test_tangentlab_and_torch_agree_on_every_tiny_job():
     for suffix in (".json", ".svg", ".png"):
         result.with_suffix(suffix).unlink(missing_ok=True)
     assert all("best" in record["systems"]["tangentlab"] for record in records.values() if record["kind"] == "ntk")
+
+
+def test_the_recorder_is_judged_by_its_share_its_snapshots_and_the_steps_that_one_takes():
+    found = {"resnet18": {"reached": 0.09, "snapshots": 11}, "vgg19 base-16": {"reached": 31.0}}
+    assert list(recorder_overhead.judge(found).values()) == [True, False, False]
+    assert all(recorder_overhead.judge({"resnet18": {"reached": 0.1, "snapshots": 12}}).values())
+
+
+def test_a_recorder_of_fewer_steps_has_as_many_snapshots_as_one_of_a_thousand(tmp_path):
+    training = recorder_overhead.Training(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10)), 4)
+    for steps in (24, 1000):
+        recorder = recorder_overhead.default_recorder(training, steps, str(tmp_path))
+        taken = {0, steps} | {step for step in range(1, steps + 1) if recorder.schedule.due(step)}
+        assert len(taken) == recorder_overhead.SNAPSHOTS
