@@ -14,6 +14,7 @@ from tangentlab.linalg.eigh import psd_thin_eigh, rounding_rtol, safe_eigh, safe
 from tangentlab.linalg.hutchinson import hutchinson_diag, hutchinson_trace
 from tangentlab.linalg.hutchpp import hutchpp
 from tangentlab.linalg.lanczos import LanczosResult, lanczos
+from tangentlab.linalg.low_rank import low_rank_eigh
 from tangentlab.linalg.nystrom import Nystrom, nystrom
 from tangentlab.linalg.orthonormalize import orthonormal_rows
 from tangentlab.linalg.randomized_svd import RandomizedSVD, randomized_svd
@@ -43,6 +44,7 @@ __all__ = [
     "in_batches",
     "lanczos",
     "lanczos_quadrature",
+    "low_rank_eigh",
     "nystrom",
     "orthonormal_rows",
     "psd_thin_eigh",
