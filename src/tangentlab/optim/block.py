@@ -41,6 +41,7 @@ class BlockOptions:
         rowwise: the layer is one vector and its block a full matrix.
         form, pi: of the damping. cutoff: modes kept. inverse: "eigh" or "cholesky". sharing: "expand" or "reduce".
         rebase: what happens to the scale in a new basis: "kfac", "transport" or "keep".
+        thin: whether the input side may keep fewer eigenvectors than it has columns (`ThinSide`).
     """
 
     scale: str
@@ -52,6 +53,7 @@ class BlockOptions:
     inverse: str = "eigh"
     sharing: str = "expand"
     rebase: str = "kfac"
+    thin: bool = False
 
 
 class Block:
@@ -167,8 +169,8 @@ class Block:
             decay: weight of the old ones.
         """
         by = {"left": (rows, examples), "right": (examples, rows)}[self.gradients]
-        self.left.absorb(self._sum("left") / by[0], decay)
-        self.right.absorb(self._sum("right") / by[1], decay)
+        self.left.absorb(self._sum("left") / by[0], decay, rows)
+        self.right.absorb(self._sum("right") / by[1], decay, rows)
         if isinstance(self.right, ChannelSide):
             self.right.absorb_ones(rows / examples, decay)
 
@@ -226,34 +228,40 @@ class Block:
         self.left.invert(epsilon**0.5 / pi)
         self.right.invert(epsilon**0.5 * pi)
 
+    def turned(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        """U_B^T M and its coordinates on the right, U_B^T M U_A."""
+        half = self.left.into(matrix.mT).mT
+        return half, self.right.into(half)
+
     def rotate(self, matrix: Tensor) -> Tensor:
         """U_B^T M U_A."""
-        return self.right.into(self.left.into(matrix.mT).mT)
+        return self.turned(matrix)[1]
 
     def natural(self, matrix: Tensor, epsilon: float) -> Tensor:
         """The preconditioned gradient, of the shape of the gradient (groups, rows, columns)."""
         if self.options.inverse == "cholesky":
             return self.right.divide(self.left.divide(matrix.mT).mT)
-        return self.natural_from(self.rotate(matrix), epsilon)
+        return self.natural_from(*self.turned(matrix), epsilon)
 
-    def natural_from(self, rotated: Tensor, epsilon: float) -> Tensor:
-        """The same from the gradient in the basis: divide by s + eps', keep the top modes, turn back."""
+    def natural_from(self, half: Tensor, rotated: Tensor, epsilon: float) -> Tensor:
+        """The same from the gradient as `turned` gives it: divide by s + eps', keep the top modes, turn back."""
         assert self.scale is not None
         pi = torch.ones((len(self.scale), 1), dtype=self.dtype, device=self.scale.device)
         if self.options.pi and self.left.values is not None and self.right.values is not None:
-            pi = balance(self.left.values.mean(-1, keepdim=True), self.right.values.mean(-1, keepdim=True), True)
-        quotient = rotated / damped(self.scale, self.left.values, self.right.values, epsilon, self.options.form, pi)
+            of_left, of_right = self.left.spread(self.left.values), self.right.spread(self.right.values)
+            pi = balance(of_left.mean(-1, keepdim=True), of_right.mean(-1, keepdim=True), True)
+        divisor = damped(self.scale, self.left.values, self.right.values, epsilon, self.options.form, pi)
         if self.options.cutoff is not None:
-            quotient = quotient * self._top_modes()
-        return self.right.out_of(self.left.out_of(quotient.mT).mT)
+            divisor = divisor.masked_fill_(~self._top_modes(), torch.inf)
+        return self.right.divided(half, rotated, divisor, lambda x: self.left.out_of(x.mT).mT)
 
     def _top_modes(self) -> Tensor:
-        """1 for the modes of the largest scales, 0 for the others."""
+        """True for the modes of the largest scales."""
         assert self.scale is not None and self.options.cutoff is not None
         cutoff, size = self.options.cutoff, self.scale.numel()
         count = min(size, cutoff if isinstance(cutoff, int) else max(1, round(cutoff * size)))
-        mask = torch.zeros(size, dtype=self.scale.dtype, device=self.scale.device)
-        mask[self.scale.flatten().topk(count).indices] = 1
+        mask = torch.zeros(size, dtype=torch.bool, device=self.scale.device)
+        mask[self.scale.flatten().topk(count).indices] = True
         return mask.reshape(self.scale.shape)
 
     def track(self, rotated: Tensor, weight: float, decay: float) -> None:
@@ -268,7 +276,7 @@ class Block:
         if self.options.inverse == "cholesky":
             return (matrix * self.right.multiply(self.left.multiply(matrix.mT).mT)).sum()
         assert self.scale is not None
-        return (self.scale * self.rotate(matrix).square()).sum()
+        return self.right.spread(self.scale * self.rotate(matrix).square()).sum()
 
     def matrix(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the parameters' shapes as (groups, rows, columns)."""
@@ -294,7 +302,8 @@ class Block:
         if self.options.inverse == "cholesky":
             return KronBlock(self.left.dense_statistic(like), self.right.dense_statistic(like), self.form)
         assert self.scale is not None
-        return EigenBlock(self.left.dense_basis(like.mT), self.right.dense_basis(like), self.scale.clone(), self.form)
+        scale = self.right.spread(self.scale).clone()
+        return EigenBlock(self.left.dense_basis(like.mT), self.right.dense_basis(like), scale, self.form)
 
     def state(self) -> dict[str, Any]:
         """Everything that a later step depends on."""

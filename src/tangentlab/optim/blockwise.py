@@ -21,6 +21,7 @@ from tangentlab.optim.refresh import refresh_sides
 from tangentlab.optim.schedule import Schedule, check_choice, check_period, check_schedule, value_at
 from tangentlab.optim.sides import DenseSide, DiagonalSide, Side
 from tangentlab.optim.sums import Sample
+from tangentlab.optim.thin import ThinSide
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -123,8 +124,10 @@ class BlockPreconditioner(Preconditioner):
         if self.sua and isinstance(module, CONVOLUTIONS):
             taps = prod(module.kernel_size)
             return left, ChannelSide(columns // taps, taps, bias)
-        size = columns + bias
-        return left, DenseSide(size) if size <= self.factor_limit else DiagonalSide(size)
+        size, inputs = columns + bias, _gradient_side(module) == "left"
+        if size > self.factor_limit:
+            return left, DiagonalSide(size)
+        return left, ThinSide(size) if self.block_options.thin and inputs else DenseSide(size)
 
     def _is_refresh(self, step: int) -> bool:
         early = self.warm_up and step < self.period and step.bit_count() == 1
@@ -222,10 +225,10 @@ class BlockPreconditioner(Preconditioner):
             if not running:
                 natural[group] = block.tensors(block.natural(matrix, epsilon))
                 continue
-            rotated = block.rotate(matrix)
+            half, rotated = block.turned(matrix)
             if first or block.scale is None:
                 block.track(rotated, weight, decay)
-            natural[group] = block.tensors(block.natural_from(rotated, epsilon))
+            natural[group] = block.tensors(block.natural_from(half, rotated, epsilon))
             if not first:
                 block.track(rotated, weight, decay)
         if not first and self.steps > 0:
@@ -252,11 +255,7 @@ class BlockPreconditioner(Preconditioner):
     def _treatment(self, group: Group) -> str:
         block = self.blocks[group]
         groups, rows, columns = block.form.shape
-        sides = [
-            {DenseSide: "full", DiagonalSide: "diagonal", ChannelSide: "channels"}[type(side)]
-            for side in (block.left, block.right)
-        ]
-        what = f"{rows} x {columns + block.form.bias} ({sides[0]} x {sides[1]})"
+        what = f"{rows} x {columns + block.form.bias} ({block.left.kind} x {block.right.kind})"
         what += ", positions count as examples" if block.flattened else ""
         return what if groups == 1 else f"{groups} groups of {what}"
 

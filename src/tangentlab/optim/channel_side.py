@@ -22,6 +22,8 @@ class ChannelSide(Side):
     order (channel, tap) of the weight, the bias last.
     """
 
+    kind = "channels"
+
     def __init__(self, channels: int, taps: int, bias: bool) -> None:
         self.channels, self.taps, self.bias = DenseSide(channels), taps, bias
         self.size, self.rotation = channels * taps + bias, channels
@@ -45,9 +47,9 @@ class ChannelSide(Side):
         assert total is not None
         return total
 
-    def absorb(self, mean: Tensor, decay: float) -> None:
+    def absorb(self, mean: Tensor, decay: float, rows: float) -> None:
         """Channels only; `absorb_ones` takes the mean number of positions."""
-        self.channels.absorb(mean, decay)
+        self.channels.absorb(mean, decay, rows)
         self.statistic = self.channels.statistic
 
     def absorb_ones(self, positions: float, decay: float) -> None:

@@ -12,6 +12,7 @@ from tangentlab.errors import NumericsError
 from tangentlab.linalg import safe_eigh, safe_eigh_many
 from tangentlab.optim.distributed import Processes
 from tangentlab.optim.sides import DenseSide, Side
+from tangentlab.optim.thin import refresh_thin
 
 STACK = 64
 """Matrices up to this size that come in groups (depthwise convolutions) are decomposed as one batch."""
@@ -20,7 +21,7 @@ Eigen = tuple[Tensor, Tensor]
 
 
 def refresh_sides(sides: Sequence[Side], method: str, processes: Processes) -> None:
-    """Give every side the eigenvalues and eigenvectors of its second moment as it is now.
+    """Give every side the eigenvalues and eigenvectors of its second moment as it is now; sides of low rank all anew.
 
     Args:
         method: "eigh", or "qr": one orthogonal iteration, U <- qr(A U) with the columns taken by falling Rayleigh
@@ -30,13 +31,20 @@ def refresh_sides(sides: Sequence[Side], method: str, processes: Processes) -> N
         processes: each decomposes its share, and all end with the same bits.
     """
     matrices = [matrix for side in sides for matrix in side.matrices()]
-    steps = [matrix for matrix in matrices if method == "qr" and matrix.basis is not None]
-    full = [matrix for matrix in matrices if method != "qr" or matrix.basis is None]
+    refresh_thin([matrix for matrix in matrices if matrix.rank is not None], processes)
+    others = [matrix for matrix in matrices if matrix.rank is None]
+    steps = [matrix for matrix in others if method == "qr" and _full_basis(matrix) is not None]
+    full = [matrix for matrix in others if method != "qr" or _full_basis(matrix) is None]
     for jobs, work in ((steps, _qr_steps), (full, _eigendecompositions)):
         for matrix, (values, basis) in zip(jobs, processes.share(jobs, work, list), strict=True):
             matrix.values, matrix.basis = values, basis
     for side in sides:
         side.refreshed()
+
+
+def _full_basis(side: DenseSide) -> Tensor | None:
+    """The basis that a side has, unless it is a thin one."""
+    return side.basis if side.basis is not None and side.basis.shape[-1] == side.size else None
 
 
 def _qr_steps(sides: Sequence[DenseSide]) -> list[Eigen]:
@@ -71,7 +79,7 @@ def _eigendecompositions(sides: Sequence[DenseSide]) -> list[Eigen]:
     pairs = _many([matrix for _, _, matrix in alone])
     found: dict[int, list[Eigen]] = {}
     for (place, group, matrix), pair in zip(alone, pairs, strict=True):
-        old = sides[place].basis
+        old = _full_basis(sides[place])
         found.setdefault(place, []).append(pair or _keep(matrix, None if old is None else old[group]))
     for place, eigen in found.items():
         result[place] = torch.stack([values for values, _ in eigen]), torch.stack([basis for _, basis in eigen])

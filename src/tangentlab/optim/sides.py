@@ -7,11 +7,13 @@ layer), its right side on columns (inputs). Every side works on the last axis; t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
 from tangentlab.optim.lookup import LookupSum
 
@@ -32,6 +34,11 @@ class Side(ABC):
     rotation: int
     statistic: Tensor | None = None
     values: Tensor | None = None
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """What is kept of the second moment, in a word."""
 
     @abstractmethod
     def measure(self, outer: OuterSum, which: Which, sharing: str) -> Tensor:
@@ -65,9 +72,20 @@ class Side(ABC):
     def mean_value(self) -> Tensor:
         """Trace over dimension, (groups, 1)."""
 
-    def absorb(self, mean: Tensor, decay: float) -> None:
-        """statistic <- decay statistic + (1 - decay) mean; the first mean is taken as it is."""
+    def absorb(self, mean: Tensor, decay: float, rows: float) -> None:
+        """statistic <- decay statistic + (1 - decay) mean, of so many rows; the first mean is taken as it is."""
         self.statistic = mean if self.statistic is None else self.statistic.mul_(decay).add_(mean, alpha=1 - decay)
+
+    def divided(self, x: Tensor, coordinates: Tensor, divisor: Tensor, back: Callable[[Tensor], Tensor]) -> Tensor:
+        """`back` of (x U / divisor) U^T, given x and its coordinates x U.
+
+        `back` turns the other side out of its basis, which may be done before or after U^T: where it costs less.
+        """
+        return self.out_of(back(coordinates / divisor))
+
+    def spread(self, x: Tensor) -> Tensor:
+        """From numbers per coordinate to numbers per direction (..., n), on the last axis."""
+        return x
 
     def matrices(self) -> list[DenseSide]:
         """What has to be decomposed at a refresh."""
@@ -106,12 +124,23 @@ class Side(ABC):
 
 
 class DenseSide(Side):
-    """A full second moment (groups, n, n) with its eigenvectors U as columns, by falling eigenvalue."""
+    """A full second moment (groups, n, n) with its eigenvectors U as columns, by falling eigenvalue.
+
+    Attributes:
+        rank: how many of them the next basis shall have (`ThinSide`); None for all.
+    """
+
+    rank: int | None = None
 
     def __init__(self, size: int) -> None:
         self.size = self.rotation = size
         self.basis: Tensor | None = None
         self.inverse: Tensor | None = None
+
+    @property
+    def kind(self) -> str:
+        """All of it."""
+        return "full"
 
     def measure(self, outer: OuterSum, which: Which, sharing: str) -> Tensor:
         """(groups, n, n)."""
@@ -180,6 +209,15 @@ class DenseSide(Side):
         """Second moment, eigenvalues, basis, inverse."""
         return {**super().state(), "basis": self.basis, "inverse": self.inverse}
 
+    def load(self, state: dict[str, Any]) -> None:
+        """Take up a state."""
+        self._check_basis(state["basis"])
+        super().load(state)
+
+    def _check_basis(self, basis: Tensor | None) -> None:
+        if basis is not None and basis.shape[-1] < self.size:
+            raise InputError("This state has thin eigenbases: load it into a preconditioner with thin=True.")
+
 
 class DiagonalSide(Side):
     """Only the diagonal of the second moment (groups, n), in the basis that is there.
@@ -188,6 +226,7 @@ class DiagonalSide(Side):
     fits in memory for a side that is too large for a matrix.
     """
 
+    kind = "diagonal"
     rotation = 0
 
     def __init__(self, size: int) -> None:

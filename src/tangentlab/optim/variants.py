@@ -163,6 +163,10 @@ class EKFACra(BlockPreconditioner):
         period: n, steps between eigenbases.
         scale_decay: alpha.
         rebase: what s becomes in a new basis: "kfac" (S_A x S_B, as in the authors' code), "transport" or "keep".
+        thin: where A is measured on so few rows (examples times positions, at most 0.6 of its size) that it is singular,
+            keep its eigenvectors of nonzero eigenvalue only, and one second moment per row of U_B^T g for all directions
+            outside (`ThinSide`). Applies to A of one batch alone (factor_decay 0), with rebase "kfac" and no cutoff.
+            False: full eigenbases always.
         damping_form, pi, cutoff, sua, sharing: as in `EKFAC`.
         options: of `BlockPreconditioner` and `Preconditioner`.
     """
@@ -179,10 +183,19 @@ class EKFACra(BlockPreconditioner):
         pi: bool = False,
         cutoff: int | float | None = None,
         rebase: str = "kfac",
+        thin: bool = True,
         sharing: str = "expand",
         **options: Any,
     ) -> None:
-        block = BlockOptions("batch", form=damping_form, pi=pi, cutoff=cutoff, rebase=rebase, sharing=sharing)
+        block = BlockOptions(
+            "batch",
+            form=damping_form,
+            pi=pi,
+            cutoff=cutoff,
+            rebase=rebase,
+            sharing=sharing,
+            thin=thin and rebase == "kfac" and cutoff is None,
+        )
         super().__init__(model, block, period=period, scale_decay=scale_decay, **options)
 
 
