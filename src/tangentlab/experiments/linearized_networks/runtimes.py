@@ -94,13 +94,11 @@ class KernelRuntimes(Experiment):
             require_memory(LARGE_BYTES, what, "Close other programs, or leave the large run out: --set large=false.")
         seconds: dict[str, list[float]] = {kind: [] for kind in self.nets}
         with torch.random.fork_rng(devices=[]):
-            for kind, size in lab.loop([(k, n) for k in self.nets for n in self.sizes], "Gram matrices"):
-                seconds[kind].append(self._gram(lab, kind, for_trial(lab, size)))
-                lab.log("gram", net=kind, images=size, seconds=seconds[kind][-1], published=PUBLISHED[kind])
+            for kind in self.nets:
+                for size in lab.loop(self.sizes, f"Gram matrices, {NAMES[kind]}"):
+                    seconds[kind].append(self._logged(lab, kind, size, self.repeats))
             for kind in lab.loop(LARGE_NETS if self.large else (), "large Gram matrices"):
-                size = for_trial(lab, LARGE_IMAGES)
-                taken = self._gram(lab, kind, size, repeats=1)
-                lab.log("gram", net=kind, images=size, seconds=taken, published=PUBLISHED[kind])
+                self._logged(lab, kind, LARGE_IMAGES, 1)
         steps = [self._steps(lab, kind) for kind in self.nets]
         if any(len(times) < len(self.sizes) for times in seconds.values()):
             for claim in self.claims:
@@ -117,13 +115,20 @@ class KernelRuntimes(Experiment):
         side = self.resnet_pixels if kind == "resnet18" else self.pixels
         return 3, side, side
 
-    def _gram(self, lab: Lab, kind: str, size: int, repeats: int | None = None) -> float:
+    def _logged(self, lab: Lab, kind: str, images: int, repeats: int) -> float:
+        """Processor seconds of one kernel, written down with the published ones."""
+        size = for_trial(lab, images)
+        seconds = self._gram(lab, kind, size, repeats)
+        lab.log("gram", net=kind, images=size, seconds=seconds, published=PUBLISHED[kind])
+        return seconds
+
+    def _gram(self, lab: Lab, kind: str, size: int, repeats: int) -> float:
         """Processor seconds of one kernel, the best of a few; batches are told to the progress bar."""
         with lab.seeded("model", kind):
             model = build(kind, self._image(kind), base=self.base).eval()
         inputs = torch.randn(size, *self._image(kind), generator=lab.generator("images", size))
         times = []
-        for _ in range(repeats or self.repeats):
+        for _ in range(repeats):
             start = time.process_time()
             with progress_told_to(lambda what, done, total: lab.progress(f"{what}, {size:,} images", done, total)):
                 NTK(model, list(inputs.split(125)))
