@@ -88,6 +88,7 @@ def asdl(model: nn.Module, every: int) -> Step:
 CONTENDERS: dict[str, Callable[[nn.Module, int], Step]] = {
     "sgd": sgd,
     "ekfac-ra": tangentlab("ekfac-ra"),
+    "ekfac-ra-thin": tangentlab("ekfac-ra", thin=True),
     "ekfac-ra-sua": tangentlab("ekfac-ra", sua=True),
     "ekfac-ra-qr": tangentlab("ekfac-ra", refresh="qr", eigh_every=100),
     "kfac": tangentlab("kfac"),

@@ -24,7 +24,7 @@ SETTINGS: dict[str, dict] = {
     "ekfac": {"preconditioner": "ekfac", "period": 2, "sua": True},
     "ekfac-ra": {"preconditioner": "ekfac-ra", "period": 2, "refresh": "qr"},
     "diagonal": {"preconditioner": "diagonal"},
-    "thin": {"preconditioner": "ekfac-ra", "period": 2},
+    "thin": {"preconditioner": "ekfac-ra", "period": 2, "thin": True},
     "sum": {"preconditioner": "ekfac-ra", "loss_reduction": "sum"},
     "exact": {"preconditioner": "kfac", "curvature": "exact", "likelihood": "classification"},
     "cg": {"preconditioner": "cg", "rtol": 1e-12, "iterations": 100},

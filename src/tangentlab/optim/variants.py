@@ -165,8 +165,8 @@ class EKFACra(BlockPreconditioner):
         rebase: what s becomes in a new basis: "kfac" (S_A x S_B, as in the authors' code), "transport" or "keep".
         thin: where A is measured on so few rows (examples times positions, at most 0.6 of its size) that it is singular,
             keep its eigenvectors of nonzero eigenvalue only, and one second moment per row of U_B^T g for all directions
-            outside (`ThinSide`). Applies to A of one batch alone (factor_decay 0), with rebase "kfac" and no cutoff.
-            False: full eigenbases always.
+            outside (`ThinSide`): wide layers then cost about half. For A of one batch alone (factor_decay 0), with rebase
+            "kfac" and no cutoff. By default all eigenbases are full.
         damping_form, pi, cutoff, sua, sharing: as in `EKFAC`.
         options: of `BlockPreconditioner` and `Preconditioner`.
     """
@@ -183,18 +183,16 @@ class EKFACra(BlockPreconditioner):
         pi: bool = False,
         cutoff: int | float | None = None,
         rebase: str = "kfac",
-        thin: bool = True,
+        thin: bool = False,
         sharing: str = "expand",
         **options: Any,
     ) -> None:
+        if thin and (rebase != "kfac" or cutoff is not None):
+            raise InputError(
+                "thin=True has no single modes outside the thin basis: it takes rebase='kfac' and no cutoff."
+            )
         block = BlockOptions(
-            "batch",
-            form=damping_form,
-            pi=pi,
-            cutoff=cutoff,
-            rebase=rebase,
-            sharing=sharing,
-            thin=thin and rebase == "kfac" and cutoff is None,
+            "batch", form=damping_form, pi=pi, cutoff=cutoff, rebase=rebase, sharing=sharing, thin=thin
         )
         super().__init__(model, block, period=period, scale_decay=scale_decay, **options)
 

@@ -187,7 +187,7 @@ class Amortization(Experiment):
         pixels = train_set.inputs.flatten(1)
         with lab.seeded("model", "spectrum"):
             model = glorot_(AutoEncoder((pixels.shape[1], *self.widths)))
-        precond = EKFACra(model, damping=self.damping, period=NEVER, warm_up=False, thin=False)
+        precond = EKFACra(model, damping=self.damping, period=NEVER, warm_up=False)
         optimizer = NaturalSGD(model, lr=self.rate, preconditioner=precond)
         batches = Batches((pixels,), min(self.batch, len(pixels)), lab.seed)
         few = pixels[: self.examples]
