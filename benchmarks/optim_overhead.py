@@ -100,6 +100,7 @@ def main(
     threads: int = 2,
     timeout: float = 3600.0,
     name: Annotated[str, typer.Option(help="Name of the result file.")] = "optim_overhead",
+    update: Annotated[bool, typer.Option("--update", help="Keep the other contenders of that file.")] = False,
 ) -> None:
     """Run the comparison (see HELP)."""
     console = Console()
@@ -113,7 +114,7 @@ def main(
         "machine": report.machine_facts(),
         "net": f"ResNet18 width {width}, {pixels} px, batch {batch}, {threads} threads",
         "period": period,
-        "contenders": {},
+        "contenders": report.earlier(name, "contenders") if update else {},
     }
     options = [
         f"--{key}={value}" for key, value in (("batch", batch), ("pixels", pixels), ("width", width), ("reps", reps))
@@ -128,11 +129,9 @@ def main(
         if "error" not in found:
             amortize(found, period)
         results["contenders"][one] = found
+        results["targets"] = judge(results["contenders"])
+        report.write(results)
         console.print(table(results))
-    results["targets"] = judge(results["contenders"])
-    path = report.RESULTS / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n")
     for target, met in results["targets"].items():
         console.print(f"{'[green]reached' if met else '[red]missed '}[/]  {target}", highlight=False)
     console.print(f"written: benchmarks/results/{name}.json", highlight=False)

@@ -47,10 +47,10 @@ def start(name: str, settings: Settings, tiny: bool) -> dict[str, Any]:
     }
 
 
-def jobs_of(name: str) -> dict[str, Any]:
-    """The jobs of `results/<name>.json`, none if there is no such file."""
+def earlier(name: str, part: str) -> dict[str, Any]:
+    """What `results/<name>.json` holds under "jobs", "scaling" or "contenders"; nothing if there is no such file."""
     path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text())["jobs"] if path.exists() else {}
+    return json.loads(path.read_text()).get(part, {}) if path.exists() else {}
 
 
 def write(results: dict[str, Any]) -> Path:

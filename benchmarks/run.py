@@ -77,7 +77,7 @@ def main(
     scale: Annotated[bool, typer.Option("--scaling", help="Measure growth instead of the jobs.")] = False,
     name: Annotated[str, typer.Option(help="Name of the result files; chosen by what is run if not given.")] = "",
     update: Annotated[
-        bool, typer.Option("--update", help="Keep the other jobs of that file, and replace these.")
+        bool, typer.Option("--update", help="Keep what else that file holds, and replace these.")
     ] = False,
 ) -> None:
     """Run the benchmark (see HELP)."""
@@ -93,7 +93,8 @@ def main(
     settings = arena.Settings(threads, reps, budget, timeout)
     results = report.start(name, settings, tiny)
     if update:
-        results["jobs"] = report.jobs_of(name)
+        part = "scaling" if scale else "jobs"
+        results[part] = report.earlier(name, part)
     pythons = _pythons(names, results, console)
     if scale:
         scaling.run(chosen, pythons, settings, results, console)

@@ -88,7 +88,7 @@ def _axis(study: Study, axis: str, contestants: dict[str, Contender], settings: 
 def run(chosen: list[Study], pythons: dict[str, str], settings: Settings, results: dict, console: Console) -> None:
     """Measure the chosen studies into `results['scaling']`; one process per system and study, alternating at every size."""
     settings = replace(settings, budget=min(settings.budget, PATIENCE))
-    results["scaling"] = {}
+    results.setdefault("scaling", {})
     for study in chosen:
         names = contenders(study.base, list(pythons))
         with ExitStack() as stack:
