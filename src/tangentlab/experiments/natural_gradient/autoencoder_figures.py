@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 
 from tangentlab.experiments import Picture, Results
 from tangentlab.experiments._images import Row
@@ -41,7 +42,7 @@ def _sensitivity(rows: list[Row], methods: Sequence[Method]) -> Picture:
     ends = [row for row in rows if row["epoch"] == last and row["train"] < BAD]
     low, high = min(row["train"] for row in ends), float(np.quantile([row["train"] for row in ends], 0.8))
     columns = -(-len(methods) // 2)
-    figure, axes = panels(columns, 2, height=2.7)
+    figure, axes = panels(columns, 2, width=3.3, height=2.9)
     for panel in axes.flatten()[len(methods) :]:
         panel.set_visible(False)
     for panel, method in zip(axes.flatten(), methods, strict=False):
@@ -50,7 +51,7 @@ def _sensitivity(rows: list[Row], methods: Sequence[Method]) -> Picture:
         "figure-4.3-sensitivity",
         figure,
         "Training loss after the last epoch for every setting of every method; white where the training diverged. All "
-        "panels share one scale, which ends at the loss of the worst fifth of all settings.",
+        "panels share one logarithmic scale, which ends at the loss of the worst fifth of all settings.",
     )
 
 
@@ -61,7 +62,7 @@ def _grid(panel: Axes, rows: list[Row], method: Method, low: float, high: float)
     for row in rows:
         if row["train"] < BAD:
             values[first.index(row["first"]), second.index(row["second"])] = row["train"]
-    heatmap(panel, values, "loss [nats]", vmin=low, vmax=max(high, low * 1.001))
-    panel.set_xticks(range(len(second)), [f"{value:g}" for value in second])
+    heatmap(panel, values, "loss [nats]", norm=LogNorm(low, max(high, low * 1.001)))
+    panel.set_xticks(range(len(second)), [f"{value:g}" for value in second], fontsize=7)
     panel.set_yticks(range(len(first)), [f"{value:g}" for value in first])
     label(panel, method.second, method.first, method.name)
