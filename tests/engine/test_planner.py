@@ -54,18 +54,6 @@ def test_operations_grow_with_the_square_of_the_examples_and_twice_as_fast_memor
     assert large.fits != tangentlab.plan(net, images, n=2000, what="ntk", memory=1e6).fits
 
 
-def test_what_is_held_is_split_where_it_exceeds_the_budget_and_so_fits() -> None:
-    net, images = LeNet5(), torch.randn(2, 1, 28, 28)
-    held = tangentlab.plan(net, images, n=500, what="ntk_trace", memory=1e12).rows[0].memory
-    budget = held / 4
-    table = tangentlab.plan(net, images, n=500, what="ntk_trace", memory=budget)
-    assert table.rows[0].memory == budget / 2
-    assert table.fits and table.result_bytes < budget / 2
-    with tangentlab.memory_limit(int(budget)):  # and it does
-        kernel = tangentlab.NTK(net.eval(), torch.randn(500, 1, 28, 28), outputs="trace", progress=False)
-    assert kernel.sizes[1] == 500
-
-
 def test_a_plan_for_some_outputs_counts_these_only() -> None:
     linear = nn.Linear(30, 20)
     table = tangentlab.plan(linear, torch.randn(4, 30), n=10, what="ntk", outputs=3)

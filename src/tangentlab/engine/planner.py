@@ -144,8 +144,7 @@ def plan(
 ) -> Plan:
     """What `what` ("ntk", "ntk_trace", "jacobian", "diag", "kfac" or "ekfac") of n examples like those in x would cost.
 
-    x is swept once to learn the shapes; nothing else is computed. outputs: how many of them, by default all. Of what the
-    passes leave behind, no more than half of the budget is held at a time: beyond that, the work is done in parts.
+    x is swept once to learn the shapes; nothing else is computed. outputs: how many of them, by default all.
     memory: the budget in bytes, by default `tangentlab.memory_budget()`.
     """
     if what not in WHAT:
@@ -159,8 +158,7 @@ def plan(
     budget = memory if memory is not None else memory_budget()
     passes = sum(_forward_operations(factor) for factor in factors.values()) * examples * (1 + outputs)
     held = sum(factor.nbytes() for factor in factors.values()) / sweep.examples * examples * outputs
-    seconds = rates.seconds(passes, held)
-    rows = [PlanRow("(forward and backward)", f"{outputs} outputs", passes, min(held, budget / 2), seconds)]
+    rows = [PlanRow("(forward and backward)", f"{outputs} outputs", passes, held, rates.seconds(passes, held))]
     for group, factor in factors.items():
         route, operations, extra = _cost(what, factor, examples, outputs)
         rows.append(PlanRow(group.name, route, operations, extra, rates.seconds(operations, extra)))
