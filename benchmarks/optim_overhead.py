@@ -114,8 +114,13 @@ def main(
         "machine": report.machine_facts(),
         "net": f"ResNet18 width {width}, {pixels} px, batch {batch}, {threads} threads",
         "period": period,
-        "contenders": report.earlier(name, "contenders") if update else {},
+        "contenders": {},
     }
+    if update:
+        try:
+            report.continued(results, "contenders")
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--update") from None
     options = [
         f"--{key}={value}" for key, value in (("batch", batch), ("pixels", pixels), ("width", width), ("reps", reps))
     ]

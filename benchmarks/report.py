@@ -47,10 +47,23 @@ def start(name: str, settings: Settings, tiny: bool) -> dict[str, Any]:
     }
 
 
-def earlier(name: str, part: str) -> dict[str, Any]:
-    """What `results/<name>.json` holds under "jobs", "scaling" or "contenders"; nothing if there is no such file."""
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text()).get(part, {}) if path.exists() else {}
+def continued(results: dict[str, Any], *parts: str) -> None:
+    """Take over these parts of `results/<name>.json`, if there is such a file, measured under the same conditions.
+
+    Raises:
+        ValueError: the machine, the sizes or the settings were others, so that the figures cannot stand side by side.
+    """
+    path = RESULTS / f"{results['name']}.json"
+    if not path.exists():
+        return
+    old = json.loads(path.read_text())
+    for condition in ("machine", "tiny", "net", "period"):
+        if old.get(condition) != results.get(condition):
+            raise ValueError(f"{path.name} has another {condition}: {old.get(condition)}, now {results.get(condition)}")
+    threads = [one.get("settings", {}).get("threads") for one in (old, results)]
+    if threads[0] != threads[1]:
+        raise ValueError(f"{path.name} was measured with {threads[0]} threads, now there are {threads[1]}")
+    results.update({part: old[part] for part in parts if part in old})
 
 
 def write(results: dict[str, Any]) -> Path:

@@ -93,8 +93,10 @@ def main(
     settings = arena.Settings(threads, reps, budget, timeout)
     results = report.start(name, settings, tiny)
     if update:
-        part = "scaling" if scale else "jobs"
-        results[part] = report.earlier(name, part)
+        try:
+            report.continued(results, "jobs", "scaling")
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--update") from None
     pythons = _pythons(names, results, console)
     if scale:
         scaling.run(chosen, pythons, settings, results, console)

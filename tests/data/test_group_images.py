@@ -1,6 +1,7 @@
 """CelebA and Waterbirds from files in their own formats: the right pixels, labels and cues, or an error that helps."""
 
 import builtins
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -181,3 +182,16 @@ def test_without_pillow_the_error_says_what_to_install(tmp_path: Path, monkeypat
     monkeypatch.setattr(builtins, "__import__", no_pillow)
     with pytest.raises(DataFileError, match="pip install pillow"):
         birds.decoded(8)
+
+
+def test_compressed_tables_are_read_and_all_that_is_needed_is_named(tmp_path: Path):
+    with pytest.raises(DataFileError, match=r"no file list_attr_celeba\.txt and list_eval_partition\.txt"):
+        group_images("celeba", path=tmp_path)
+    write_celeba(tmp_path / "celeba")
+    plain = group_images("celeba", path=tmp_path)
+    for name in ("list_attr_celeba.txt", "list_eval_partition.txt"):
+        table = tmp_path / "celeba" / name
+        table.with_name(f"{name}.gz").write_bytes(gzip.compress(table.read_bytes()))
+        table.unlink()
+    found = group_images("celeba", path=tmp_path)
+    assert found.files == plain.files and torch.equal(found.labels, plain.labels)

@@ -13,6 +13,7 @@ from tangentlab.engine.network import Network
 from tangentlab.engine.routes import Router
 
 X = torch.randn(5, 2, 6, 6)
+SHARED = nn.Sequential(nn.Conv1d(6, 6, 3))
 
 
 def chain() -> nn.Sequential:
@@ -70,19 +71,49 @@ def probes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+def true_kernel(model: nn.Module, x: Tensor) -> Tensor:
+    """The Gram matrix of the Jacobian by autograd, outputs first."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+    def outputs(*tensors: Tensor) -> Tensor:
+        return torch.func.functional_call(model, dict(zip(trained, tensors, strict=True)), (x,))
+
+    jacobians = torch.autograd.functional.jacobian(outputs, tuple(trained.values()))
+    flat = torch.cat([jacobian.flatten(2) for jacobian in jacobians], 2).transpose(0, 1).flatten(0, 1)
+    return flat @ flat.t()
+
+
 def test_a_chain_is_not_probed_and_its_kernel_is_that_of_the_jacobian(probes: list[int]) -> None:
     torch.manual_seed(0)
     model, x = chain().double(), X.double()
     kernel = tl.NTK(model, x, outputs="all").matrix()
     assert probes == []
-    names, values = zip(*model.named_parameters(), strict=True)
+    torch.testing.assert_close(kernel, true_kernel(model, x))
 
-    def outputs(*tensors: Tensor) -> Tensor:
-        return torch.func.functional_call(model, dict(zip(names, tensors, strict=True)), (x,))
 
-    jacobians = torch.autograd.functional.jacobian(outputs, values)
-    flat = torch.cat([jacobian.flatten(2) for jacobian in jacobians], 2).transpose(0, 1).flatten(0, 1)
-    torch.testing.assert_close(kernel, flat @ flat.t())
+def examples_as_channels(trainable: bool) -> nn.Sequential:
+    """Six examples, flattened, are six channels of one example to the convolution."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Flatten(), nn.Conv1d(6, 6, 3)).double()
+    model[3].requires_grad_(trainable)
+    return model
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+def test_a_convolution_that_takes_the_examples_for_channels_is_seen(trainable: bool) -> None:
+    model, x = examples_as_channels(trainable), torch.randn(6, 2, 5).double()
+    torch.testing.assert_close(tl.NTK(model, x, outputs="all").matrix(), true_kernel(model, x))
+
+
+def test_gradients_that_are_not_finite_are_an_error_without_a_probe(probes: list[int]) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.GELU("tanh"), nn.Linear(4, 2)), torch.randn(5, 3)
+    x[2] *= 1e22  # the output is finite, its derivative is not
+    with pytest.raises(tl.errors.NumericsError, match=r"0\.weight"):
+        tl.Jacobian(model, x)
+    with pytest.raises(tl.errors.NumericsError, match=r"0\.weight"):
+        tl.FIM(model, x, representation=tl.PMatLowRank, likelihood="classification")
+    assert probes == []
 
 
 @pytest.mark.parametrize("make", [hooked, replaced, subclassed])
@@ -98,6 +129,8 @@ def test_what_mixes_examples_is_found_out(make: Callable[[], nn.Module], probes:
         (nn.Sequential(nn.Flatten(0), nn.Linear(360, 2)), X),
         (nn.Sequential(nn.LayerNorm((2, 6, 6)), nn.Flatten(), nn.Linear(72, 2)), X),
         (nn.Sequential(nn.Linear(6, 2)), torch.randn(6)),
+        (examples_as_channels(True), torch.randn(6, 2, 5)),
+        (nn.Sequential(SHARED, nn.Flatten(), SHARED), torch.randn(6, 6, 9)),
         (nn.Sequential(nn.Conv2d(3, 3, 3), nn.Flatten(), nn.Linear(16, 2)), torch.randn(3, 6, 6)),
         (nn.Sequential(nn.Linear(6, 2)), {"input": torch.randn(3, 6)}),
         (nn.ModuleList([nn.Linear(6, 2)]), torch.randn(3, 6)),

@@ -115,6 +115,14 @@ def test_a_lazy_model_must_run_once_before() -> None:
         LayerCollection.from_model(nn.LazyLinear(3))
 
 
+def test_neighbours_have_one_slice_and_others_none(model: Model) -> None:
+    layout = LayerCollection.from_model(model)
+    first, second, third = layout.specs[:3]
+    assert layout.slice_of([first.name, second.name]) == slice(0, first.numel + second.numel)
+    assert layout.slice_of([third.name]) == layout.slices[third.name]
+    assert layout.slice_of([first.name, third.name]) is None and layout.slice_of([second.name, first.name]) is None
+
+
 def test_offsets_and_slices_follow_the_flat_order(model: Model) -> None:
     layout = LayerCollection.from_model(model)
     start = 0

@@ -95,6 +95,14 @@ def test_absent_weights_are_refused_with_the_way_to_make_them(bench, data: Path)
     assert "resnet18-f37072fd.pth" in message and "torchvision" in message
 
 
+@pytest.mark.parametrize(("lowest", "judged"), [(0.55, False), (0.7, True)])
+def test_equal_ends_count_only_where_something_was_learnt(lowest: float, judged: bool):
+    measured, left = {}, []
+    lab = SimpleNamespace(measure=measured.__setitem__, not_tested=lambda claim, why: left.append(claim))
+    find("spurious-celeba").at("smoke").judge_ends(lab, lowest, 0.72, 0.74)
+    assert (list(measured), left) == ((["5.3-celeba-end"], []) if judged else ([], ["5.3-celeba-end"]))
+
+
 def test_noise_is_marked_and_no_claim_is_judged_on_it(bench, data: Path):
     outcome = bench("spurious-celeba", scale="desk", max_steps=1, pixels=16, base=2)
     assert not outcome.failures and Results(outcome.folder).stand_ins() == ["celeba"]

@@ -54,7 +54,26 @@ def test_push_and_pull_are_products_with_the_rows(one: Case) -> None:
     for factor, rows in sums(one):
         v, u = draw(rows.shape[-1]), draw(*rows.shape[:2])
         assert close(factor.push(v), rows @ v)
-        assert close(factor.pull(u), torch.einsum("knd,kn->d", rows, u))
+        pulled = torch.einsum("knd,kn->d", rows, u)
+        assert close(factor.pull(u), pulled)
+        out = torch.full_like(pulled, torch.nan)
+        factor.pull_into(out, u)
+        assert close(out, pulled)
+        factor.pull_into(out, u, add=True)
+        assert close(out, 2 * pulled)
+
+
+@pytest.mark.parametrize("cache", [1 << 20, 1])
+@pytest.mark.parametrize(("cotangents", "length"), [(1, 7), (3, 7), (3, 5000), (9, 7)])
+def test_products_by_example_do_not_depend_on_the_parts(
+    cotangents: int, length: int, cache: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outer_module, "CACHE_BYTES", cache)
+    rows, vectors, weights = draw(cotangents, 4, length), draw(4, length), draw(cotangents, 4)
+    assert close(outer_module.products_by_example(rows, vectors), torch.einsum("knf,nf->kn", rows, vectors))
+    assert close(outer_module.sum_of_cotangents(rows, weights), torch.einsum("knf,kn->nf", rows, weights))
+    shared = torch.einsum("nf,kn->nf", rows[0], weights)
+    assert close(outer_module.sum_of_cotangents(rows[:1], weights), shared)
 
 
 @each

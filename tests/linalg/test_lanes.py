@@ -1,5 +1,8 @@
 """Work in lanes: every item once, in threads that compute as their caller would."""
 
+import multiprocessing
+import os
+
 import pytest
 import torch
 
@@ -59,3 +62,11 @@ def test_a_kernel_is_the_same_in_lanes(threads, monkeypatch):
         found.append((tl.NTK(net, x).matrix(), (tl.FIM(net, x, tl.PMatImplicit) @ tl.PVector.from_model(net)).flat))
     for one, two in zip(*found, strict=True):
         torch.testing.assert_close(one, two)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that are forked")
+def test_a_forked_process_has_lanes_of_its_own(threads):
+    threads(2)
+    in_lanes(list, [0, 1], [1e9, 1e9])
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(in_lanes, (list, [0, 1], [1e9, 1e9])).get(timeout=60) == [[0], [1]]

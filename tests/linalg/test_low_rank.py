@@ -71,3 +71,21 @@ def test_the_same_matrix_gives_the_same_bits_and_no_random_state_is_touched():
     first, second = (low_rank_eigh(rows.T @ rows, RANK) for _ in range(2))
     assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_decomposed_in_single(dtype):
+    rows = torch.randint(-1, 2, (RANK, SIZE), generator=seeded(4), dtype=torch.float32)
+    matrix = (rows.T @ rows).to(dtype)  # of small integers: no rounding, which would be of full rank
+    values, vectors = low_rank_eigh(matrix, RANK)
+    truth, full = low_rank_eigh(matrix.float(), RANK)
+    assert values.dtype == vectors.dtype == dtype
+    assert torch.equal(values, truth.to(dtype)) and torch.equal(vectors, full.to(dtype))
+
+
+def test_autocast_changes_no_bit():
+    matrix = symmetric(spectrum(RANK), torch.float32)
+    plain = low_rank_eigh(matrix, RANK)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = low_rank_eigh(matrix, RANK)
+    assert torch.equal(plain[0], cast[0]) and torch.equal(plain[1], cast[1])

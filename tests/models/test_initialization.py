@@ -138,3 +138,8 @@ def test_glorot_keeps_the_signal_of_sigmoids_alive() -> None:
     weight, bias = model.encoder[0].weight, model.encoder[0].bias
     assert float(weight.var()) == pytest.approx(16 * 2 / (64 + 200), rel=0.1)
     assert not bias.any()
+
+
+def test_glorot_takes_layers_without_bias() -> None:
+    layer = glorot_(nn.Sequential(nn.Linear(300, 200, bias=False)))[0]
+    assert float(layer.weight.var()) == pytest.approx(2 * 16 / 500, rel=0.05)

@@ -1,5 +1,6 @@
 """ImageNet weights from a file: loaded as they are, or refused with the way to make the file."""
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,9 @@ def test_absent_weights_are_refused_with_where_they_were_looked_for(tmp_path: Pa
     with pytest.raises(DataFileError, match=r"resnet18-f37072fd\.pth.*\n.*weights") as caught:
         imagenet_resnet18()
     assert "torchvision.models.resnet18" in str(caught.value) and "fetched" not in str(caught.value)
+
+
+def test_compressed_weights_are_read_too(tmp_path: Path, weights):
+    torch.save(weights, tmp_path / "mine.pth")
+    (tmp_path / "resnet18.pth.gz").write_bytes(gzip.compress((tmp_path / "mine.pth").read_bytes(), 1))
+    assert torch.equal(imagenet_resnet18().fc.weight, weights["fc.weight"])

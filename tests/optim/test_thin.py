@@ -170,7 +170,7 @@ def test_leading_coordinates_do_not_drown_in_the_rounding_of_the_outside() -> No
     ("examples", "settings"),
     [
         (25, {}),  # 25 > 0.6 * 41
-        (10, {"factor_decay": 0.5}),
+        (10, {"factor_decay": lambda _: 0.5}),
     ],
     ids=["rows", "averages"],
 )
@@ -328,7 +328,7 @@ def test_a_layer_that_joins_later_gets_its_thin_basis_then() -> None:
 
 @pytest.mark.parametrize("option", [{"rebase": "transport"}, {"cutoff": 0.5}])
 def test_options_that_need_single_modes_are_refused(option: dict) -> None:
-    with pytest.raises(InputError, match="takes rebase='kfac' and no cutoff"):
+    with pytest.raises(InputError, match="takes rebase='kfac', no cutoff"):
         EKFACra(wide_mlp()[0], thin=True, **option)
 
 

@@ -23,7 +23,7 @@ CIFAR_RECORD = 1 + 3 * 32 * 32
 Bytes = NDArray[np.uint8]
 
 
-def _content(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """All bytes of ``path``, decompressed if it is a gzip file."""
     try:
         raw = path.read_bytes()
@@ -45,7 +45,7 @@ def read_idx(path: Path, magic: int) -> Bytes:
     The last byte of the magic number is the number of axes; one big-endian 32-bit size per axis follows, then the data
     in row-major order.
     """
-    content = _content(path)
+    content = read_bytes(path)
     axes = magic & 0xFF
     header = 4 + 4 * axes
     if len(content) < header:
@@ -74,7 +74,7 @@ def read_cifar(path: Path) -> tuple[Bytes, Bytes]:
 
     A record is one label byte followed by the red, green and blue planes, 1024 bytes each.
     """
-    content = _content(path)
+    content = read_bytes(path)
     count, rest = divmod(len(content), CIFAR_RECORD)
     if rest or not count:
         raise DataFileError(

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.data.dataset import Dataset
+from tangentlab.data.formats import read_bytes
 from tangentlab.data.pictures import SizedView, central_square, centre_of_squeezed, read_picture
 from tangentlab.data.places import Search
 from tangentlab.errors import DataFileError, InputError
@@ -84,7 +85,7 @@ def group_images(name: str, split: str = "train", *, path: str | os.PathLike[str
     search = Search(name, known.folders, path)
     found = search.find(*((file,) for file in known.files))
     if found is None:
-        raise search.missing(known.files, "not possible for this data set", fetched=False)
+        raise search.missing([" and ".join(known.files)], "not possible for this data set", fetched=False)
     rows = [row for row in known.read(*found) if row[1] == SPLITS[split]]
     if not rows:
         raise DataFileError(f"{found[0]}: names no image of the split '{split}'")
@@ -140,8 +141,8 @@ def _split(text: str, path: Path) -> int:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
+        return [line for line in read_bytes(path).decode("utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
         raise DataFileError(f"{path}: cannot be read ({error})") from error
 
 

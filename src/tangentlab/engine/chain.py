@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -33,16 +34,36 @@ def is_plain_chain(network: Network, batch: Any) -> bool:
         return False
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return False
-    return all(_is_plain(module, x.ndim) for module in model.modules())
+    return all(map(_is_plain, model.modules())) and _keeps_examples_first(model, x.ndim)
 
 
-def _is_plain(module: nn.Module, ndim: int) -> bool:
+def _is_plain(module: nn.Module) -> bool:
     own = vars(module)
-    if type(module) not in _KNOWN or "forward" in own or any(own[name] for name in _HOOKS):
-        return False
-    if isinstance(module, nn.Flatten) and module.start_dim < 1:
-        return False
-    return expected_ndim(module) in (None, ndim)  # a convolution of a single image has its channels first
+    return type(module) in _KNOWN and "forward" not in own and not any(own[name] for name in _HOOKS)
+
+
+def _keeps_examples_first(model: nn.Sequential, ndim: int | None) -> bool:
+    """Whether no layer takes the examples for channels: a convolution would, of an input that lacks an axis.
+
+    ndim: axes of the input; None once it was flattened.
+    """
+    for module in _steps(model):
+        if isinstance(module, nn.Flatten):
+            if module.start_dim < 1:
+                return False
+            ndim = None
+        elif expected_ndim(module) not in (None, ndim):
+            return False
+    return True
+
+
+def _steps(model: nn.Sequential) -> Iterator[nn.Module]:
+    """The layers in the order in which they run, each as often as it does."""
+    for module in model:
+        if isinstance(module, nn.Sequential):
+            yield from _steps(module)
+        else:
+            yield module
 
 
 def _input(batch: Any) -> Any:

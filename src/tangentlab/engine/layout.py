@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, reduce
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -87,6 +88,12 @@ class LayerCollection:
             slices[spec.name] = slice(start, start + spec.numel)
             start += spec.numel
         return slices
+
+    def slice_of(self, names: Sequence[str]) -> slice | None:
+        """Where some parameters lie together and in this order, or None where others are between them."""
+        places = [self.slices[name] for name in names]
+        together = all(one.stop == two.start for one, two in pairwise(places))
+        return slice(places[0].start, places[-1].stop) if together else None
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -82,7 +82,7 @@ def keep_freed_memory() -> None:
     compute on (a kernel of a small network took 1.6 times as long). It learns from one block of the largest size that it
     adapts to, 32 MB, which is never touched and costs nothing; from then on it keeps up to 64 MB.
     """
-    torch.empty(_LARGEST_LESSON, dtype=torch.uint8)
+    torch.empty(_LARGEST_LESSON, dtype=torch.uint8, device="cpu")
 
 
 def human_bytes(nbytes: float) -> str:

@@ -207,8 +207,8 @@ class Rows:
 
     def __iter__(self) -> Iterator[RowChunk]:
         """Chunks of rows. With one batch in one chunk, a second pass costs nothing while model and data are unchanged."""
-        if self.kept is not None:
-            yield self.kept
+        if (all_of_them := self.kept) is not None:
+            yield all_of_them
             return
         kept: list[RowChunk] | None = []
         for chunk in self._chunks(chunk_size):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import grad
 
 from tangentlab.layers.covariance import lagged_covariance, lagged_operations, lags_apply, window_sums
-from tangentlab.layers.outer import OuterSum
+from tangentlab.layers.outer import OuterSum, products_by_example, sum_of_cotangents
 from tangentlab.layers.registry import register
 from tangentlab.layers.workspace import Workspace
 from tangentlab.linalg.symmetric import sum_dtype, symmetric_product
@@ -163,18 +163,19 @@ class ConvSum(OuterSum):
         convolve = _CONVOLVE[len(module.kernel_size)]
         offset = None if bias is None else bias.reshape(-1)
         image = convolve(self._right, weight.reshape(shape), offset, module.stride, 0, module.dilation, module.groups)
-        return torch.bmm(self.grads.flatten(2).transpose(0, 1), image.reshape(self.examples, -1, 1))[..., 0].t()
+        return products_by_example(self.grads.flatten(2), image.flatten(1))
 
-    def pull(self, weights: Tensor) -> Tensor:
-        """Vector-Jacobian product (K, N) -> (numel): one weight gradient."""
+    def pull_into(self, out: Tensor, weights: Tensor, add: bool = False) -> None:
+        """Vector-Jacobian product (K, N) -> (numel), written or added to `out`: one weight gradient."""
         module = self.module
-        grads = torch.einsum("kn,knc->nc", weights, self.grads.flatten(2)).reshape(self.grads.shape[1:])
+        grads = sum_of_cotangents(self.grads.flatten(2), weights).reshape(self.grads.shape[1:])
         shape = (self.grads.shape[2], module.in_channels // module.groups, *module.kernel_size)
-        weight = _WEIGHT_GRADIENT[len(self.size)](
+        found = _WEIGHT_GRADIENT[len(self.size)](
             self._right, shape, grads, module.stride, 0, module.dilation, module.groups
         )
-        flat = weight.flatten()
-        return torch.cat([flat, grads.flatten(2).sum((0, 2))]) if self.bias else flat
+        parts = [found.flatten(), *([grads.flatten(2).sum((0, 2))] if self.bias else [])]
+        for place, part in zip(out.split([part.numel() for part in parts]), parts, strict=True):
+            place.add_(part) if add else place.copy_(part)
 
     def square_sum(self) -> Tensor:
         """Squares of the gradients, (numel), without holding the gradients of more than a few examples."""

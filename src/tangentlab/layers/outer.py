@@ -28,6 +28,8 @@ CACHE_BYTES = 4 << 20
 """Bytes of gradients at a time, where each is used up at once."""
 ROWS_AT_ONCE = 64 << 20
 """Bytes of written-out gradients at a time, where only their sums are wanted."""
+_LONG = 1 << 12
+"""Length from which a matrix-vector product per example costs less than products of whole cotangents."""
 
 
 class OuterSum:
@@ -163,18 +165,32 @@ class OuterSum:
     def push(self, flat: Tensor) -> Tensor:
         """Jacobian-vector product: (numel) -> (K, N). Cost: N T rows columns + K N T rows."""
         weight, bias = self.split(flat)
-        image = self.right @ weight.transpose(-1, -2)
+        image = torch.einsum("kngti,goi->kngto", self.right, weight)
         if bias is not None:
             image = image + bias[:, None, :]
-        return (self.left * image).sum((2, 3, 4))
+        if image.shape[0] > 1:
+            return (self.left * image).sum((2, 3, 4))
+        return products_by_example(self.left.flatten(2), image[0].flatten(1))
 
     def pull(self, weights: Tensor) -> Tensor:
         """Vector-Jacobian product: (K, N) -> (numel)."""
-        left = self.left * weights[:, :, None, None, None]
-        if self.right.shape[0] == 1:
-            left = left.sum(0, keepdim=True)
-        flat = torch.einsum("kngto,kngti->goi", left, self.right.expand(left.shape[0], -1, -1, -1, -1)).flatten()
-        return torch.cat([flat, left.sum((0, 1, 3)).flatten()]) if self.bias else flat
+        out = weights.new_empty(self.numel)
+        self.pull_into(out, weights)
+        return out
+
+    def pull_into(self, out: Tensor, weights: Tensor, add: bool = False) -> None:
+        """The same written into `out`, or added to it."""
+        left, right = self.left, self.right
+        if right.shape[0] == 1:
+            left = sum_of_cotangents(left.flatten(2), weights).reshape(1, *left.shape[1:])
+        else:
+            left = left * weights[:, :, None, None, None]
+        weight, bias = self.split(out)
+        rows, columns = (side.permute(2, 0, 1, 3, 4).flatten(1, 3) for side in (left, right))
+        weight.baddbmm_(rows.transpose(1, 2), columns, beta=int(add))
+        if bias is not None:
+            sums = left.sum((0, 1, 3))
+            bias.copy_(bias + sums if add else sums)
 
     def square_sum(self) -> Tensor:
         """sum over cotangents and examples of the squared gradient entries, (numel)."""
@@ -230,6 +246,27 @@ class OuterSum:
             squares = left[..., 0, :].square().sum(0), right[..., 0, :].square().sum(0)
             return torch.einsum("ngo,ngi->goi", *squares)
         return square_sum_of_products(left, right)
+
+
+def products_by_example(rows: Tensor, vectors: Tensor) -> Tensor:
+    """<rows[k, n], vectors[n]>, (K, N, F) and (N, F) -> (K, N); by parts where the whole would leave the cache."""
+    if rows.numel() * rows.element_size() <= CACHE_BYTES:
+        return torch.linalg.vecdot(rows, vectors)
+    if len(rows) < rows.shape[1] and rows.shape[2] < _LONG:
+        return torch.stack([torch.linalg.vecdot(one, vectors) for one in rows])
+    return torch.stack([own @ vector for own, vector in zip(rows.unbind(1), vectors, strict=True)], 1)
+
+
+def sum_of_cotangents(rows: Tensor, weights: Tensor) -> Tensor:
+    """sum over k of weights[k, n] rows[k, n], (K or 1, N, F) and (K, N) -> (N, F); by cotangents in the same way."""
+    if len(rows) == 1:
+        return rows[0] * weights.sum(0)[:, None]
+    if rows.numel() * rows.element_size() <= CACHE_BYTES:
+        return (rows * weights[..., None]).sum(0)
+    total = rows[0] * weights[0, :, None]
+    for one, weight in zip(rows[1:], weights[1:], strict=True):
+        total.addcmul_(one, weight[:, None])
+    return total
 
 
 def _leading(one: OuterSum) -> tuple[int, int]:

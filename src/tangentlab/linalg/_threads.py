@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -145,11 +146,26 @@ def in_lanes(work: Callable[[Sequence[Item]], Result], items: Sequence[Item], co
     lanes = _balanced(costs, threads)
     if len(lanes) == 1:
         return [work(items)]
+    like_caller = _like_caller()
+
+    def run(lane: list[int]) -> Result:
+        like_caller()
+        return work([items[index] for index in lane])
+
     try:
-        with ThreadPoolExecutor(len(lanes), initializer=_like_caller()) as pool:
-            return list(pool.map(lambda lane: work([items[index] for index in lane]), lanes))
+        return list(_lane_threads(len(lanes)).map(run, lanes))
     finally:
         torch.set_num_threads(threads)
+
+
+@cache
+def _lane_threads(count: int) -> ThreadPoolExecutor:
+    """Threads that are kept: new ones start with no memory of their own, and would fault in every page they write."""
+    return ThreadPoolExecutor(count, thread_name_prefix="tangentlab-lane")
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
+    os.register_at_fork(after_in_child=_lane_threads.cache_clear)
 
 
 def _balanced(costs: Sequence[float], count: int) -> list[list[int]]:

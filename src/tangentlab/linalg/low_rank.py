@@ -27,7 +27,7 @@ def low_rank_eigh(matrix: Tensor, rank: int) -> Eigenpairs:
 
     Returns:
         Eigenvalues ascending ``(rank,)``, nonnegative, and orthonormal eigenvectors as columns ``(n, rank)``. The same
-        bits for the same matrix: the random vectors are always the same ones.
+        bits for the same matrix: the random vectors are always the same ones. Half precision is computed in single.
 
     Raises:
         NumericsError: the rank is larger than promised, or no accurate decomposition was found.
@@ -35,6 +35,15 @@ def low_rank_eigh(matrix: Tensor, rank: int) -> Eigenpairs:
     size = len(matrix)
     if not 1 <= rank <= size:
         raise InputError(f"rank must be between 1 and the size {size} of the matrix, got {rank}")
+    with torch.autocast(matrix.device.type, enabled=False):
+        if matrix.dtype in (torch.float16, torch.bfloat16):
+            values, vectors = _decomposed(matrix.float(), rank)
+            return values.to(matrix.dtype), vectors.to(matrix.dtype)
+        return _decomposed(matrix, rank)
+
+
+def _decomposed(matrix: Tensor, rank: int) -> Eigenpairs:
+    size = len(matrix)
     generator = torch.Generator().manual_seed(size)
     count = min(size, rank + max(8, rank // _OVERSAMPLING))
     sketch = random_rows(count, size, dtype=matrix.dtype, device=matrix.device, generator=generator).T

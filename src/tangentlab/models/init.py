@@ -40,7 +40,8 @@ def glorot_(model: nn.Module, gain: float = 4.0) -> nn.Module:
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             nn.init.xavier_normal_(layer.weight, gain=gain)
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
     return model
 
 

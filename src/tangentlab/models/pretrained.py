@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from pathlib import Path
 
 import torch
 
+from tangentlab.data.formats import read_bytes
 from tangentlab.data.places import Search
 from tangentlab.errors import DataFileError
 from tangentlab.models.resnet import ResNet, ResNet18
@@ -26,9 +28,9 @@ def imagenet_resnet18(path: str | os.PathLike[str] | None = None) -> ResNet:
     file = Path(path).expanduser() if path is not None else _found()
     model = ResNet18(1000, stem="imagenet")
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
+        state = torch.load(io.BytesIO(read_bytes(file)), map_location="cpu", weights_only=True)
         model.load_state_dict(state)
-    except (OSError, EOFError, pickle.UnpicklingError) as error:
+    except (DataFileError, EOFError, pickle.UnpicklingError) as error:
         raise DataFileError(f"{file}: cannot be read as a state dictionary ({error}); make it by {HOW}") from error
     except (RuntimeError, TypeError, AttributeError) as error:
         raise DataFileError(f"{file}: is not the state dictionary of resnet18 ({error}); make it by {HOW}") from error

@@ -13,6 +13,7 @@ from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.memory import require_memory
+from tangentlab.engine.network import require_finite
 from tangentlab.engine.rows import Rows
 from tangentlab.errors import InputError, StructureError
 from tangentlab.layers import OuterSum
@@ -126,10 +127,11 @@ def _written(layout: LayerCollection, factors: dict[Group, OuterSum]) -> Tensor:
     example = next(iter(factors.values()))
     result = example.left.new_empty((max(one.outputs for one in factors.values()), example.examples, layout.numel))
     for group, factor in factors.items():
-        places = [layout.slices[name] for name in group.names]
-        if all(one.stop == two.start for one, two in zip(places, places[1:], strict=False)):
-            factor.write_rows(result[..., places[0].start : places[-1].stop])
+        require_finite(factor.gradient_factors, f"The tangent features of {', '.join(group.names)}")
+        if whole := layout.slice_of(group.names):
+            factor.write_rows(result[..., whole])
             continue
+        places = [layout.slices[name] for name in group.names]
         sizes = [place.stop - place.start for place in places]
         for place, piece in zip(places, factor.rows().split(sizes, -1), strict=True):
             result[..., place] = piece

@@ -35,7 +35,8 @@ class BlockPreconditioner(Preconditioner):
         block: how the blocks work.
         period: n, steps between new eigenbases (or inverses).
         warm_up: before step n, renew them at steps 1, 2, 4, 8, ... as well: at the start of a training the curvature
-            changes by orders of magnitude within a few steps, and a basis of step 0 makes them diverge.
+            changes by orders of magnitude within a few steps, and a basis of step 0 makes them diverge. Counted in
+            steps of the training, not of a layer that is first called late.
         factor_period: steps between measurements of A and B; by default `period`, so that a basis is that of the batch it
             is computed on, as in Algorithm 1.
         factor_decay: weight of the old A and B at a measurement (0: the newest batch alone, 1: never forget).

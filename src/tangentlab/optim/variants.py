@@ -187,9 +187,11 @@ class EKFACra(BlockPreconditioner):
         sharing: str = "expand",
         **options: Any,
     ) -> None:
-        if thin and (rebase != "kfac" or cutoff is not None):
+        averaged = options.get("factor_decay", 0)
+        if thin and (rebase != "kfac" or cutoff is not None or not (callable(averaged) or averaged == 0)):
             raise InputError(
-                "thin=True has no single modes outside the thin basis: it takes rebase='kfac' and no cutoff."
+                "thin=True has no single modes outside the span of one batch: it takes rebase='kfac', no cutoff and no "
+                "factor_decay (or one that is a function of the step, for the steps at which it is 0)."
             )
         block = BlockOptions(
             "batch", form=damping_form, pi=pi, cutoff=cutoff, rebase=rebase, sharing=sharing, thin=thin

@@ -49,6 +49,11 @@ def balanced_rows(labels: Tensor, cue: Tensor, per_group: int, generator: Genera
     return torch.cat(list(four.rows.values())), Groups(dict(zip(four.names, places, strict=True)))
 
 
+def lengths(alphas: Sequence[float], updates: int, slow: int) -> list[int]:
+    """Updates of the trainings; linearized networks, alpha > 1, get ``slow`` times as many."""
+    return [updates * (slow if alpha > 1 else 1) for alpha in alphas]
+
+
 @dataclass(frozen=True)
 class CueRace:
     """What the trainings share; ``part`` images at a time are measured."""
@@ -121,6 +126,14 @@ def judge(lab: Lab, claim: str, one: list[Row], other: list[Row], progress: str,
         lab.not_tested(claim, "the trainings have no accuracy between 70 and 90 % in common")
     else:
         lab.measure(claim, found)
+
+
+def judge_early(lab: Lab, prefix: str, low: list[Row], middle: list[Row], high: list[Row]) -> None:
+    """The four claims on the phase in which the cue is learnt, from the trainings with three alphas."""
+    judge(lab, f"{prefix}-train", high, middle, "train with", "train without")
+    judge(lab, f"{prefix}-test", high, middle, "test with", "test without")
+    judge(lab, f"{prefix}-balanced", high, middle, "train with", "test balanced")
+    judge(lab, f"{prefix}-half", middle, low, "test with", "test without")
 
 
 def draw_start(axes: NDArray[Any], results: Results, start: str, name: str, alphas: Sequence[float]) -> None:

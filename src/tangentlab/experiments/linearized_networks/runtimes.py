@@ -68,7 +68,7 @@ class KernelRuntimes(Experiment):
         "smoke": {"sizes": (40, 80), "base": 4, "pixels": 16, "resnet_pixels": 16, "batch": 20, "repeats": 1},
         "paper": {"sizes": (1_000, 4_000, 12_000), "base": 64, "resnet_pixels": 32},
     }
-    minutes = {"smoke": 0.2, "desk": 2, "paper": 300}
+    minutes = {"smoke": 0.2, "desk": 11, "paper": 300}
     notes = {
         "desk": "up to 2,000 images; ResNet18 with 16 channels in its first stage at 16 x 16 pixels, the others at 32."
     }

@@ -22,7 +22,15 @@ from tangentlab.experiments import (
     train,
 )
 from tangentlab.experiments._images import Row, cross_entropy, image_data
-from tangentlab.experiments.linearized_networks._cue_race import CueRace, Task, balanced_rows, draw_start, judge
+from tangentlab.experiments.linearized_networks._cue_race import (
+    CueRace,
+    Task,
+    balanced_rows,
+    draw_start,
+    judge,
+    judge_early,
+    lengths,
+)
 from tangentlab.experiments.linearized_networks._recipe import for_trial
 from tangentlab.linearized import add_corner_patch
 from tangentlab.models import ResNet18
@@ -110,7 +118,7 @@ class SpuriousCue(Experiment):
     patch: int = 6
     agreement: float = 0.95
     per_group: int = 180
-    alphas: tuple[float, ...] = (0.5, 1.0, 100.0)
+    alphas: tuple[float, float, float] = (0.5, 1.0, 100.0)
     base: int = 16
     batch: int = 100
     rate: float = 0.01
@@ -121,35 +129,23 @@ class SpuriousCue(Experiment):
     pretraining: int = 500
     records: int = 50
 
-    def length(self, alpha: float) -> int:
-        """Updates; a linearized network gets more of them."""
-        return self.updates * (self.slow if alpha > 1 else 1)
-
     def cost(self) -> Cost:
         """One step per update, pretraining included."""
-        return Cost(2 * sum(self.length(alpha) for alpha in self.alphas) + self.pretraining, 0.2, 1500)
+        trained = 2 * sum(lengths(self.alphas, self.updates, self.slow))
+        return Cost(trained + self.pretraining, 0.2, 1500)
 
     def run(self, lab: Lab) -> None:
         """Both starting points with every alpha."""
         everything = image_data(lab, self.data, self.pixels, for_trial(lab, self.images, 600))
         race = CueRace(self._task(lab, *everything), self.batch, self.momentum, self.records)
-        runs: dict[tuple[str, float], list[Row]] = {}
-        for start in STARTS:
+        runs: dict[str, list[list[Row]]] = {}
+        for start, rate in zip(STARTS, (self.rate, self.tuned_rate), strict=True):
             model = self._start(lab, start, everything[0])
-            for alpha in self.alphas:
-                rate = self.rate if start == "scratch" else self.tuned_rate
-                runs[start, alpha] = race.follow(lab, start, alpha, model, rate, self.length(alpha))
-        low, middle, high = self.alphas
-        pairs = {
-            "train": ("scratch", high, middle, "train without"),
-            "test": ("scratch", high, middle, "test without"),
-            "balanced": ("scratch", high, middle, "test balanced"),
-            "half": ("scratch", middle, low, "test without"),
-            "pretrained": ("pretrained", high, middle, "test without"),
-        }
-        for claim, (start, one, other, key) in pairs.items():
-            side = "train with" if claim in ("train", "balanced") else "test with"
-            judge(lab, f"5.3-{claim}", runs[start, one], runs[start, other], side, key)
+            pairs = zip(self.alphas, lengths(self.alphas, self.updates, self.slow), strict=True)
+            runs[start] = [race.follow(lab, start, alpha, model, rate, updates) for alpha, updates in pairs]
+        judge_early(lab, "5.3", *runs["scratch"])
+        _, middle, high = runs["pretrained"]
+        judge(lab, "5.3-pretrained", high, middle, "test with", "test without")
 
     def _task(self, lab: Lab, train_all: Dataset, test_all: Dataset) -> Task:
         """Two classes with a digit in the corner; on test images the digit says nothing."""

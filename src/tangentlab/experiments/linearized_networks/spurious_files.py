@@ -15,13 +15,21 @@ from tangentlab.data import Dataset, group_images
 from tangentlab.engine.memory import require_memory
 from tangentlab.errors import DataFileError
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments._images import Row
-from tangentlab.experiments.linearized_networks._cue_race import CueRace, Task, balanced_rows, draw_start, judge
+from tangentlab.experiments.linearized_networks._cue_race import (
+    CueRace,
+    Task,
+    balanced_rows,
+    draw_start,
+    judge_early,
+    lengths,
+)
 from tangentlab.experiments.linearized_networks._recipe import for_trial
 from tangentlab.models import ResNet, ResNet18, imagenet_resnet18
 from tangentlab.report.style import panels
 
 TRIAL_IMAGES, TRIAL_GROUP, NOISE_IMAGES = 24, 2, 200
+LEARNT = 0.6
+"""Balanced accuracy of a network that learnt something; chance is 0.5."""
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and standard deviation of ImageNet's channels."""
 SMOKE = {
@@ -112,10 +120,6 @@ class SpuriousFiles(Experiment):
     slow: int = 3
     records: int = 50
 
-    def length(self, alpha: float) -> int:
-        """Updates; a linearized network gets more of them."""
-        return self.updates * (self.slow if alpha > 1 else 1)
-
     def needed_bytes(self) -> int:
         """Of all images, as bytes: the training images and two balanced sets."""
         return (self.images + 2 * 4 * self.per_group) * 3 * self.pixels**2
@@ -123,7 +127,8 @@ class SpuriousFiles(Experiment):
     def cost(self) -> Cost:
         """One step per update."""
         seconds = 20.0 * (self.pixels / 224) ** 2
-        return Cost(sum(self.length(alpha) for alpha in self.alphas), seconds, 2_000 + self.needed_bytes() / 1e6)
+        updates = sum(lengths(self.alphas, self.updates, self.slow))
+        return Cost(updates, seconds, 2_000 + self.needed_bytes() / 1e6)
 
     def run(self, lab: Lab) -> None:
         """One training per alpha from the same start."""
@@ -132,25 +137,25 @@ class SpuriousFiles(Experiment):
             require_memory(self.needed_bytes(), what, "Use fewer or smaller images: --set images=..., --set pixels=...")
         model = nn.Sequential(FromBytes(), self.network(lab)).eval()
         race = CueRace(self._task(lab), self.batch, self.momentum, self.records, part=50)
-        self.judge(
-            lab, *(race.follow(lab, self.start, alpha, model, self.rate, self.length(alpha)) for alpha in self.alphas)
-        )
+        pairs = zip(self.alphas, lengths(self.alphas, self.updates, self.slow), strict=True)
+        low, middle, high = (race.follow(lab, self.start, alpha, model, self.rate, count) for alpha, count in pairs)
+        judge_early(lab, f"5.3-{self.files}", low, middle, high)
+        self.judge_ends(lab, *(rows[-1]["test balanced"] for rows in (low, middle, high)))
 
-    def judge(self, lab: Lab, low: list[Row], middle: list[Row], high: list[Row]) -> None:
-        """The claims, from the trainings with the three alphas."""
-        judge(lab, f"5.3-{self.files}-train", high, middle, "train with", "train without")
-        judge(lab, f"5.3-{self.files}-test", high, middle, "test with", "test without")
-        judge(lab, f"5.3-{self.files}-balanced", high, middle, "train with", "test balanced")
-        judge(lab, f"5.3-{self.files}-half", middle, low, "test with", "test without")
-        ends = [rows[-1]["test balanced"] for rows in (low, middle, high)]
-        lab.measure(f"5.3-{self.files}-end", max(ends) - min(ends))
+    def judge_ends(self, lab: Lab, low: float, middle: float, high: float) -> None:
+        """The claim on the accuracies at the end; two trainings that learnt nothing would be equal, too."""
+        ends = (low, middle, high)
+        if min(ends) < LEARNT:
+            lab.not_tested(f"5.3-{self.files}-end", f"a training ends with a balanced accuracy of {min(ends):.2f}")
+        else:
+            lab.measure(f"5.3-{self.files}-end", max(ends) - min(ends))
 
     @abstractmethod
     def network(self, lab: Lab) -> nn.Module:
         """The network at its start, two outputs."""
 
     def _task(self, lab: Lab) -> Task:
-        """The first training images, and balanced sets of these and of the test images."""
+        """Some of the training images, and balanced sets of these and of the test images."""
         generator = lab.generator("task")
         per_group = for_trial(lab, self.per_group, TRIAL_GROUP)
         watched, made = {}, {}
@@ -171,7 +176,7 @@ class SpuriousFiles(Experiment):
         if found is None:
             return self._noise(lab, split, generator)
         if split == "train" and lab.max_steps is None:
-            chosen = found.take(torch.arange(min(self.images, len(found))))
+            chosen = found.take(torch.randperm(len(found), generator=generator)[: self.images])
         else:
             chosen = found.take(balanced_rows(found.labels, found.cue, per_group, generator)[0])
 
@@ -222,7 +227,7 @@ class SpuriousCelebA(SpuriousFiles):
     notes = {
         "smoke": "noise in place of the images.",
         "desk": "2,000 images of 64 x 64 pixels; one seed.",
-        "paper": "the first 20,000 training images, squares of 178 pixels brought to 224; as many images per group as the "
+        "paper": "20,000 of the training images, squares of 178 pixels brought to 224; as many images per group as the "
         "smallest one has, 180 at most; the length of the trainings is a choice.",
     }
     files = "celeba"
@@ -253,7 +258,7 @@ class SpuriousWaterbirds(SpuriousFiles):
             "5.3-waterbirds-advantage",
             "waterbirds: In the end the network that learns features has a slight advantage.",
             "balanced test accuracy at the end, alpha = 1 minus 100",
-            ">=",
+            ">",
             0.0,
             place,
         ),
@@ -280,7 +285,10 @@ class SpuriousWaterbirds(SpuriousFiles):
         return model.eval()
 
     def _pretrained(self, lab: Lab) -> ResNet:
-        """From the file ``weights`` or the data folder; random weights for noise, and in a trial without the file."""
+        """From the file ``weights`` or the data folder, whose width is ImageNet's and not ``base``.
+
+        Random weights of width ``base`` for noise, and in a trial without the file.
+        """
         if self.source == "files":
             try:
                 return imagenet_resnet18(self.weights or None)
@@ -289,7 +297,7 @@ class SpuriousWaterbirds(SpuriousFiles):
                     raise
         return ResNet18(1000, stem="imagenet", base=self.base)
 
-    def judge(self, lab: Lab, low: list[Row], middle: list[Row], high: list[Row]) -> None:
-        """One more claim, on the end."""
-        super().judge(lab, low, middle, high)
-        lab.measure("5.3-waterbirds-advantage", middle[-1]["test balanced"] - high[-1]["test balanced"])
+    def judge_ends(self, lab: Lab, low: float, middle: float, high: float) -> None:
+        """One more claim."""
+        super().judge_ends(lab, low, middle, high)
+        lab.measure("5.3-waterbirds-advantage", middle - high)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,10 +13,9 @@ from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.network import untouched
 from tangentlab.engine.progress import track
-from tangentlab.engine.rows import Rows, chunk_size
+from tangentlab.engine.rows import RowChunk, Rows, chunk_size
 from tangentlab.errors import InputError, StructureError
 from tangentlab.layers import OuterSum
-from tangentlab.linalg._threads import in_lanes
 from tangentlab.objects.pmat.base import PMat, Scalar
 from tangentlab.objects.pvector import PVector
 
@@ -74,8 +72,6 @@ class PMatImplicit(PMat):
 
     def _by_rows(self, vectors: int) -> bool:
         """Whether products from rows are cheaper than automatic differentiation, counting those done so far."""
-        if self._rows.kept is not None:
-            return True
         verified = self._rung in self._rows.network.trusted
         products = self._products + vectors
         sweeps = products / max(vectors, 1)
@@ -84,39 +80,41 @@ class PMatImplicit(PMat):
 
     def _product(self, flat: Tensor) -> Tensor:
         flat = flat.detach()
-        by_rows = self._by_rows(len(flat))
+        kept = self._rows.kept
+        by_rows = kept is not None or self._by_rows(len(flat))
         self._products += len(flat)
-        total = self._product_by_rows(flat) if by_rows else self._product_by_autograd(flat)
-        return total * (self._factor / self.examples)
+        if not by_rows:
+            return self._product_by_autograd(flat)
+        return self._product_by_rows(flat, self._rows if kept is None else [kept])
 
-    def _product_by_rows(self, flat: Tensor) -> Tensor:
+    def _product_by_rows(self, flat: Tensor, chunks: Iterable[RowChunk]) -> Tensor:
         """sum over rows r <r, v>, every layer from its inputs and output-gradients."""
-        total = torch.zeros_like(flat)
-        for chunk in self._rows:
-            groups = list(chunk.factors)
-            operations = [2.0 * one.numel * one.positions * one.examples for one in chunk.factors.values()]
-            costs = operations if flat.is_cpu else [0.0] * len(groups)  # lanes are cores
+        total = torch.empty_like(flat)
+        for number, chunk in enumerate(chunks):
             for vector, result in zip(flat, total, strict=True):
-                push = partial(self._pushed, chunk.factors, vector)
-                weights = torch.stack(in_lanes(push, groups, costs)).sum(0)
-                in_lanes(partial(self._add_pulled, chunk.factors, weights, result), groups, costs)
+                weights = self._pushed(chunk.factors, vector) * (self._factor / self.examples)
+                self._pull(chunk.factors, weights, result, add=number > 0)
         return total
 
-    def _pushed(self, factors: dict[Group, OuterSum], vector: Tensor, groups: Sequence[Group]) -> Tensor:
-        """<r, v> of all rows (K, N), the part of some groups."""
-        slices = self.layout.slices
-        parts = [torch.cat([vector[slices[name]] for name in group.names]) for group in groups]
-        return torch.stack([factors[g].push(part) for g, part in zip(groups, parts, strict=True)]).sum(0)
+    def _pushed(self, factors: dict[Group, OuterSum], vector: Tensor) -> Tensor:
+        """<r, v> of all rows (K, N)."""
+        pushed = []
+        for group, factor in factors.items():
+            whole = self.layout.slice_of(group.names)
+            parts = [self.layout.slices[name] for name in group.names]
+            pushed.append(factor.push(vector[whole] if whole else torch.cat([vector[part] for part in parts])))
+        return torch.stack(pushed).sum(0)
 
-    def _add_pulled(
-        self, factors: dict[Group, OuterSum], weights: Tensor, total: Tensor, groups: Sequence[Group]
-    ) -> None:
-        """total += sum over rows of weight times row, on some groups."""
-        for group in groups:
+    def _pull(self, factors: dict[Group, OuterSum], weights: Tensor, total: Tensor, add: bool) -> None:
+        """total = (or +=) sum over rows of weight times row."""
+        for group, factor in factors.items():
+            if whole := self.layout.slice_of(group.names):
+                factor.pull_into(total[whole], weights, add)
+                continue
             places = [self.layout.slices[name] for name in group.names]
-            pieces = factors[group].pull(weights).split([place.stop - place.start for place in places])
+            pieces = factor.pull(weights).split([place.stop - place.start for place in places])
             for place, piece in zip(places, pieces, strict=True):
-                total[place] += piece
+                total[place] = total[place] + piece if add else piece
 
     def _product_by_autograd(self, flat: Tensor) -> Tensor:
         total = torch.zeros_like(flat)
@@ -126,7 +124,7 @@ class PMatImplicit(PMat):
                 weighted = self._rows.weighting.weigh(linear.outputs.detach(), linear.batch, number, tangent)
                 total[row] += linear.vjp(weighted)
             self._rung = linear.rung
-        return total
+        return total.mul_(self._factor / self.examples)
 
     def vTMv(self, v: PVector) -> Tensor:
         """1/n sum |Jt_n v|^2: one Jacobian-vector product per batch and vector, no backward."""
