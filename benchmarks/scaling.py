@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import LogLocator
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import report
 from benchmarks.arena import Settings, measure
 from benchmarks.contender import Contender
-from benchmarks.jobs import TINY_NETS, Job, pick
+from benchmarks.jobs import KIND_TITLES, NET_TITLES, TINY_NETS, Job, pick
 from benchmarks.systems import SYSTEMS, contenders
 
 # A system whose call takes longer than this gets no larger size of the same axis.
@@ -124,10 +125,11 @@ def draw(results: dict[str, Any]) -> list[Path]:
     plt = chart.plt
     axes_names = ("n", "outputs", "width")
     records = results["scaling"]
-    figure, grid = plt.subplots(len(records), 3, figsize=(13, 2.6 * len(records)), squeeze=False)
+    figure, grid = plt.subplots(len(records), 3, figsize=(15, 2.5 * len(records)), squeeze=False)
+    figure.suptitle("Time over size, and the slope of its logarithm", x=0.01, ha="left", fontsize=10)
     palette = [f"C{index}" for index in range(10) if index != 3]
     colors = {**dict(zip((name for name in SYSTEMS if name != "tangentlab"), cycle(palette))), "tangentlab": chart.OWN}
-    for row, (name, record) in zip(grid, records.items()):
+    for row, record in zip(grid, records.values()):
         for panel, axis in zip(row, axes_names):
             for system, line in record["axes"][axis].items():
                 label = SYSTEMS[system].label + ("" if line["slope"] is None else f" ({line['slope']:.2f})")
@@ -137,10 +139,14 @@ def draw(results: dict[str, Any]) -> list[Path]:
                 )
             sizes = sorted({size for line in record["axes"][axis].values() for size in line["sizes"]})
             panel.set_xticks(sizes, [str(size) for size in sizes])
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            panel.yaxis.set_major_formatter(lambda value, _: report.seconds(value))
             panel.minorticks_off()
             panel.tick_params(labelsize=7)
-            panel.set_title(f"{name}: seconds over {'examples' if axis == 'n' else axis}", fontsize=8.5, loc="left")
-            panel.legend(fontsize=6, frameon=False)
+            work = f"{KIND_TITLES[record['kind']]}, {NET_TITLES[record['net']]}"
+            title = f"{work}: {'examples' if axis == 'n' else axis}"
+            panel.set_title(title, fontsize=8.5, loc="left", fontweight="bold")
+            panel.legend(fontsize=6.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
             panel.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 0.99))
     return chart.save(figure, results["name"])
