@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import tangentlab as tl
+from tangentlab.engine import chain as chain_module
 from tangentlab.engine.chain import is_plain_chain
+from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.network import Network
 from tangentlab.engine.routes import Router
 
@@ -152,3 +154,34 @@ def test_functions_around_the_model_and_global_hooks_are_probed() -> None:
     finally:
         handle.remove()
     assert is_plain_chain(Network.of(model), X)
+
+
+LAYERS = [
+    *(one() for one in chain_module._ENTRYWISE),
+    nn.Conv2d(2, 3, 3, padding=1, groups=1),
+    nn.MaxPool2d(2, stride=1),
+    nn.AvgPool2d(3),
+    nn.AdaptiveAvgPool2d(2),
+    nn.BatchNorm2d(2),
+    nn.Linear(6, 6),
+]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
+def test_forward_mode_needs_no_proof_in_a_chain_because_it_is_the_transpose(layer: nn.Module) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), layer, nn.Flatten(), nn.LazyLinear(3)).double().eval()
+    x = X.double()
+    model(x)
+    network = Network.of(model)
+    assert is_plain_chain(network, x)
+    linear = Linearization(network, x)
+    v, u = torch.randn(network.layout.numel, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+    torch.testing.assert_close((u * linear.jvp(v)).sum(), linear.vjp(u) @ v)
+    assert network.trusted == {0}
+
+
+def test_a_chain_whose_backward_is_changed_is_no_plain_one() -> None:
+    model = chain()
+    model[4].register_full_backward_hook(lambda _, grads, __: (2 * grads[0],))
+    assert not is_plain_chain(Network.of(model), X)

@@ -90,3 +90,24 @@ def test_empirical_products_stream_over_batches(net: nn.Module) -> None:
     data = list(zip(x.split(3), y.split(3), strict=True))
     implicit, dense = (FIM_Empirical(net, data, kind) for kind in (PMatImplicit, PMatDense))
     torch.testing.assert_close(implicit.mv(unit(net)).flat, dense.mv(unit(net)).flat)
+
+
+@pytest.mark.parametrize("change", ["weight", "data", "nothing"])
+def test_the_graph_of_a_single_batch_is_kept_until_something_changes(change: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 60)).double()  # too many outputs for rows at first
+    x = torch.randn(6, 4, dtype=torch.float64)
+    v, calls = PVector.random_unit(net), []
+    implicit = FIM(net, x, PMatImplicit)
+    handle = net[0].register_forward_hook(lambda *_: calls.append(1))
+    implicit.mv(v)
+    before = len(calls)
+    if change == "weight":
+        net[0].weight.data.mul_(1.5)
+    elif change == "data":
+        x.mul_(1.5)
+    found = implicit.mv(v).flat
+    again = len(calls) - before
+    handle.remove()
+    torch.testing.assert_close(found, FIM(net, x, PMatDense).mv(v).flat)
+    assert again == (1 if change == "nothing" else 2), "one forward for the jvp, and one for a new graph"

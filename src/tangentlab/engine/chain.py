@@ -20,7 +20,7 @@ _SPATIAL = (
     nn.Conv1d, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d,
 )  # fmt: skip
 _KNOWN = {nn.Sequential, nn.Linear, nn.Flatten, *_ENTRYWISE, *_SPATIAL}
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def is_plain_chain(network: Network, batch: Any) -> bool:

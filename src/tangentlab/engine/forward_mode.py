@@ -7,7 +7,7 @@ names the operation.
 
 Forward mode does not see everything that reverse mode sees: `torch.no_grad()` inside a forward does not stop tangents, and
 parameters that a model keeps in a list of its own get none. A rung is trusted after <u, J v> = <J^T u, v> holds for random u
-and v on this network; two reverse passes are the transpose by construction.
+and v on this network; two reverse passes are the transpose by construction, and a plain chain of torch's own layers is known.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tangentlab.engine.capture import gradients
+from tangentlab.engine.chain import is_plain_chain
 from tangentlab.engine.fallback import Caller
 from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.snapshot import untouched
@@ -87,7 +88,7 @@ class Linearization:
             try:
                 with grad_mode(), untouched(self.network.model), context():
                     known = self.rung in self.network.trusted or method == self._two_reverse_passes
-                    if known or self._agrees(method):
+                    if known or is_plain_chain(self.network, self.batch) or self._agrees(method):
                         self.network.trusted.add(self.rung)
                         return method(flat).detach()
                 problems.append("forward mode disagrees with reverse mode")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tangentlab.engine.batches import Batches, targets_of
 from tangentlab.engine.capture import one_at_a_time
+from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.groups import Group
 from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.memory import memory_budget
@@ -192,8 +193,10 @@ class Rows:
         self.network, self.weighting, self.progress = network, weighting, progress
         self.batches = Batches(data, ordered=ordered).replayable()
         self.engine = Engine(network)
+        self.rung = 0
         self._only: list[RowChunk] | None = None
         self._only_of: tuple[float, ...] = ()
+        self._linear: tuple[tuple[float, ...], Linearization] | None = None
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -204,6 +207,22 @@ class Rows:
         """(number, sweep) of every batch."""
         for number, batch in enumerate(track(self.batches, what, len(self.batches) or None, self.progress)):
             yield number, self.engine.sweep(batch)
+
+    def linearizations(self, what: str) -> Iterator[Linearization]:
+        """f and its differential on every batch, one graph at a time; `rung` is that of the last one.
+
+        The graph of a single batch is kept for further products while model and data are unchanged.
+        """
+        if self._linear is not None and self._linear[0] == self._state():
+            yield self._linear[1]
+            return
+        self._linear = None
+        for batch in track(self.batches, what, len(self.batches) or None, self.progress):
+            linear = Linearization(self.network, batch, self.rung)
+            yield linear
+            self.rung = linear.rung
+        if self.batches.tensors():
+            self._linear = self._state(), linear
 
     def __iter__(self) -> Iterator[RowChunk]:
         """Chunks of rows. With one batch in one chunk, a second pass costs nothing while model and data are unchanged."""
@@ -263,7 +282,7 @@ class Rows:
 
     def release(self) -> None:
         """Forget what was kept for a second pass."""
-        self._only = None
+        self._only = self._linear = None
 
 
 def chunk_size(sweep: Sweep, count: int) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.memory import require_memory
@@ -166,26 +165,19 @@ class PullBackDense(PullBack):
 
 
 class _ImplicitMap:
-    """Products by automatic differentiation; the model and the data are held, nothing else."""
+    """Products by automatic differentiation; the model and the data are held, and the graph of a single batch."""
 
     def __init__(self, rows: Rows) -> None:
         if getattr(rows.weighting, "chosen", None) is not None:
             raise StructureError(
                 "The implicit Jacobian is of all outputs: pass function=lambda output, batch: output[:, c]."
             )
-        self._rows, self.layout, self._rung = rows, rows.network.layout, 0
+        self._rows, self.layout = rows, rows.network.layout
 
     @classmethod
     def from_rows(cls, rows: Rows) -> Any:
         """Keep the description."""
         return cls(rows)
-
-    def _linearizations(self) -> Iterator[Linearization]:
-        """One batch at a time, so that one graph at a time is held."""
-        for batch in self._rows.batches:
-            linear = Linearization(self._rows.network, batch, self._rung)
-            yield linear
-            self._rung = linear.rung
 
 
 class PushForwardImplicit(_ImplicitMap, PushForward):
@@ -195,7 +187,8 @@ class PushForwardImplicit(_ImplicitMap, PushForward):
         """(outputs, examples), a batch of them for a batch of vectors."""
         self._check(v)
         vectors = v.flat.reshape(-1, self.layout.numel)
-        batches = [torch.stack([linear.jvp(x).flatten(1).t() for x in vectors]) for linear in self._linearizations()]
+        linears = self._rows.linearizations("products")
+        batches = [torch.stack([linear.jvp(x).flatten(1).t() for x in vectors]) for linear in linears]
         if len({part.shape[1] for part in batches}) > 1:
             raise InputError("The number of outputs changes from batch to batch, so the image is no FVector.")
         images = torch.cat(batches, -1)
@@ -221,7 +214,7 @@ class PullBackImplicit(_ImplicitMap, PullBack):
         cotangents = u.to_outputs().reshape(-1, u.shape[1], u.shape[0])
         totals: Any = 0
         start = 0
-        for linear in self._linearizations():
+        for linear in self._rows.linearizations("products"):
             outputs = linear.outputs
             part = cotangents[:, start : start + outputs.shape[0]]
             if part.shape[1:] != (outputs.shape[0], outputs[0].numel()):

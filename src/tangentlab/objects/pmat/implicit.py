@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.network import untouched
-from tangentlab.engine.progress import track
 from tangentlab.engine.rows import RowChunk, Rows, chunk_size
 from tangentlab.errors import InputError, StructureError
 from tangentlab.layers import OuterSum
@@ -38,7 +36,7 @@ class PMatImplicit(PMat):
     """
 
     def __init__(self, rows: Rows, factor: Any = 1.0) -> None:
-        self._rows, self._factor, self._rung = rows, factor, 0
+        self._rows, self._factor = rows, factor
         self._products, self._cotangents, self._may_keep = 0, 0, False
         super().__init__(rows.network.layout, examples=0, likelihood=rows.weighting.name)
         for number, batch in enumerate(rows.batches):
@@ -65,14 +63,9 @@ class PMatImplicit(PMat):
 
         return PMatImplicitHessian(hessian)
 
-    def _linearizations(self, what: str) -> Iterator[Linearization]:
-        batches = track(self._rows.batches, what, len(self._rows.batches) or None, self._rows.progress)
-        for batch in batches:
-            yield Linearization(self._rows.network, batch, self._rung)
-
     def _by_rows(self, vectors: int) -> bool:
         """Whether products from rows are cheaper than automatic differentiation, counting those done so far."""
-        verified = self._rung in self._rows.network.trusted
+        verified = self._rows.rung in self._rows.network.trusted
         products = self._products + vectors
         sweeps = products / max(vectors, 1)
         rows = (_FORWARD + _BACKWARD * self._cotangents) * (1 if self._may_keep else sweeps) + _BY_ROWS * products
@@ -118,12 +111,11 @@ class PMatImplicit(PMat):
 
     def _product_by_autograd(self, flat: Tensor) -> Tensor:
         total = torch.zeros_like(flat)
-        for number, linear in enumerate(self._linearizations("products")):
+        for number, linear in enumerate(self._rows.linearizations("products")):
             for row, vector in enumerate(flat):
                 tangent = linear.jvp(vector)
                 weighted = self._rows.weighting.weigh(linear.outputs.detach(), linear.batch, number, tangent)
                 total[row] += linear.vjp(weighted)
-            self._rung = linear.rung
         return total.mul_(self._factor / self.examples)
 
     def vTMv(self, v: PVector) -> Tensor:
@@ -132,12 +124,11 @@ class PMatImplicit(PMat):
             raise InputError(f"The vector belongs to other parameters: {v.layout!r}, the matrix to {self.layout!r}.")
         flat = v.flat.detach().reshape(-1, self.layout.numel)
         total = flat.new_zeros(flat.shape[0])
-        for number, linear in enumerate(self._linearizations("quadratic forms")):
+        for number, linear in enumerate(self._rows.linearizations("quadratic forms")):
             for row, vector in enumerate(flat):
                 tangent = linear.jvp(vector)
                 weighted = self._rows.weighting.weigh(linear.outputs.detach(), linear.batch, number, tangent)
                 total[row] += (tangent * weighted).sum()
-            self._rung = linear.rung
         return (total * (self._factor / self.examples)).reshape(v.flat.shape[:-1])
 
     def to_dense(self) -> Tensor:
