@@ -118,8 +118,8 @@ def legend_beside(axes: Axes, title: str | None = None) -> None:
 
 
 def legend_below(axes: Axes, columns: int = 2) -> None:
-    """A legend under the panel's axis label."""
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=columns, borderaxespad=0.0, columnspacing=1.4)
+    """A legend under the panel's axis label: four and a half lines below the axis, however high the panel is."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=columns, borderaxespad=4.5, columnspacing=1.4)
 
 
 def heatmap(axes: Axes, matrix: ArrayLike, scale: str, *, diverging: bool = False, **options: Any) -> None:

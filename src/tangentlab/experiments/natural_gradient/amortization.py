@@ -255,7 +255,7 @@ class Amortization(Experiment):
         logarithmic(left, middle, right)
         label(left, "epoch", quantity("training loss", "nats"), "best over the settings")
         label(middle, quantity("time in updates", "s"), quantity("training loss", "nats"), "the same over time")
-        label(right, "epoch", "distance of spectra (relative)", "one layer, frozen basis")
+        label(right, "epoch", "distance of spectra", "one layer, frozen basis")
         legend_below(left)
         legend_below(right)
         yield Picture(
