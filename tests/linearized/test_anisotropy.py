@@ -182,3 +182,13 @@ def test_a_linear_classifier_separates_the_data_without_error(seed):
     assert model.score(other.inputs.numpy(), other.targets.numpy()) > 0.99
     with pytest.raises(InputError, match="other than 0"):
         direction_dataset(torch.zeros(3), 5, seed(16))
+
+
+class FunctionalRelu(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(super().forward(x)).sum(1, keepdim=True)
+
+
+def test_a_relu_that_is_no_module_is_refused_too():
+    with pytest.raises(ModelError, match=r"torch\.relu has no second derivative"):
+        anisotropy_directions(FunctionalRelu(4, 3), torch.randn(5, 4), 1)

@@ -46,6 +46,10 @@ def test_files_that_are_no_score_files_are_refused(tmp_path):
     (tmp_path / "text.npz").write_text("scores")
     np.savez(tmp_path / "other.npz", values=np.zeros(2))
     np.savez(tmp_path / "ragged.npz", scores=np.zeros(3), labels=np.zeros(2))
+    (tmp_path / "empty.npz").write_bytes(b"")
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    (tmp_path / "array.npy").rename(tmp_path / "array.npz")
+    np.savez(tmp_path / "words.npz", scores=np.zeros(2), labels=np.array(["cat", "dog"]))
     np.savez(tmp_path / "nan.npz", scores=np.array([0.0, np.nan]), labels=np.zeros(2))
     for name, complaint in {
         "text": "cannot be read",
@@ -53,6 +57,9 @@ def test_files_that_are_no_score_files_are_refused(tmp_path):
         "ragged": "two finite",
         "nan": "two finite",
         "absent": "cannot be read",
+        "empty": "cannot be read",
+        "array": "cannot be read",
+        "words": "cannot be read",
     }.items():
         with pytest.raises(DataFileError, match=complaint):
             read_c_scores(tmp_path / f"{name}.npz", labels)

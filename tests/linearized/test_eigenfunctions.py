@@ -206,3 +206,9 @@ def test_options_that_contradict_each_other_are_refused(network, points):
         eigenfunctions(network, points, 3, method="svd")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="k must be"):
         chance_concentration(5, 4)
+
+
+def test_the_span_of_single_precision_eigenfunctions_is_judged_in_single_precision(network, points):
+    single = eigenfunctions(network.float(), points.float(), 10)
+    norms = single.norm_squared(single.functions.double())
+    torch.testing.assert_close(norms, 1 / single.kernel_eigenvalues, rtol=1e-2, atol=0)

@@ -314,3 +314,24 @@ def test_results_follow_the_dtype_and_rounding_is_no_mode() -> None:
     torch.testing.assert_close(
         single.test(math.inf, data.cross.float()).double(), exact.test(math.inf, data.cross), rtol=1e-2, atol=1e-2
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("optimizer", [GradientFlow(), GradientFlow(lr=1e-2, momentum=0.9), GradientDescent(lr=1e-2)])
+def test_null_modes_do_not_blow_up_their_rounding_on_other_points(optimizer, dtype) -> None:
+    features = torch.randn(14, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    features[1] = features[0]
+    kernel = (features @ features.t() / 40).to(dtype)
+    targets = torch.sin(torch.arange(12, dtype=dtype))
+    targets[1] = targets[0]
+    dynamics = KernelDynamics(kernel[:12, :12], targets, optimizer=optimizer)
+    late, limit = (dynamics.test(time, kernel[12:, :12]) for time in (1e7, math.inf))
+    torch.testing.assert_close(late, limit, rtol=0, atol=1e-4 if dtype == torch.float32 else 1e-9)
+
+
+@pytest.mark.parametrize("value", [1e-14, 1e-9, 1e-3, 10.0])
+def test_time_constants_of_the_heavy_ball_do_not_cancel(value: float) -> None:
+    found = float(GradientFlow(lr=1e-6, momentum=0.9).time_constants(torch.tensor([value]))[0])
+    half = (1 - 0.9) / 1e-3 / 2
+    slower = (half + math.sqrt(half**2 - value)) / value  # the larger root of value T^2 - 2 half T + 1
+    assert found == pytest.approx(slower / 1e-3, rel=1e-6)

@@ -217,3 +217,43 @@ def test_delta_loss_is_positive_where_the_second_network_is_better() -> None:
     assert wrong_at_one.tolist() == [0.0, 1.0]
     with pytest.raises(InputError, match="per example"):
         delta_loss(lambda t: t, lambda t: t, x, y, lambda f, y: f.sum())
+
+
+def test_relus_inside_a_transformer_layer_are_seen_in_eval_mode() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Flatten(), nn.Linear(24, 2))
+    x, fast = torch.randn(4, 3, 8), torch.backends.mha.get_fastpath_enabled()
+    probe = LinearityProbe(model, x, ntk=False)
+    assert probe(model).sign_similarity == 1 and torch.backends.mha.get_fastpath_enabled() == fast
+    other = deepcopy(model)
+    nn.init.normal_(other[0].linear1.weight)
+    assert 0 < probe(other).sign_similarity < 1
+
+
+class HeadFirst(nn.Module):
+    """The layer that is called last was registered first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.body = nn.Linear(5, 2), nn.Linear(3, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.body(x)))
+
+
+def test_the_last_linear_layer_is_the_one_called_last() -> None:
+    torch.manual_seed(0)
+    model, x = HeadFirst(), torch.randn(4, 3)
+    probe, other = LinearityProbe(model, x, ntk=False), deepcopy(model)
+    nn.init.normal_(other.body.weight)
+    assert probe(other).representation_alignment < 0.999
+    nn.init.normal_(model.head.weight)
+    assert probe(model).representation_alignment == pytest.approx(1)
+
+
+def test_a_module_that_is_never_called_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(3, 2))
+    model.add_module("unused", nn.Identity())
+    model.forward = lambda x: model[0](x)  # type: ignore[method-assign]
+    with pytest.raises(InputError, match="never calls unused"):
+        LinearityProbe(model, torch.randn(4, 3), representation="unused", ntk=False)

@@ -29,16 +29,25 @@ from tangentlab.errors import ModelError, TangentlabError
 
 
 @contextmanager
+def no_fast_path() -> Iterator[None]:
+    """Transformer layers call their own modules and functions, not one fused kernel."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
 def plain_kernels() -> Iterator[None]:
     """Kernels that support every kind of differentiation: math attention, no oneDNN, no transformer fast path."""
-    fast_path, one_dnn = torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled
-    torch.backends.mha.set_fastpath_enabled(False)
+    one_dnn = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with no_fast_path(), sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
         torch.backends.mkldnn.enabled = one_dnn
 
 

@@ -21,6 +21,7 @@ from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import InputError, ModelError
 from tangentlab.linalg import lanczos
+from tangentlab.linearized.probes import ReluSigns
 
 _PIECEWISE_LINEAR = (nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.ReLU6, nn.Hardtanh)
 
@@ -129,12 +130,15 @@ def anisotropy_directions(
     per product, and about 2 k products, or one per input.
     """
     piecewise = {type(m).__name__ for m in model.modules() if isinstance(m, _PIECEWISE_LINEAR)}
-    if piecewise:
-        raise ModelError(
-            f"{', '.join(sorted(piecewise))} has no second derivative at its kinks, so the mixed derivative is not that of "
-            "the averaged gradient: use a smooth activation such as nn.GELU, or MixedDerivative for what is left without them"
-        )
     twin = copy.deepcopy(model).to(dtype)
+    with torch.no_grad(), untouched(twin), ReluSigns() as relus:
+        twin(points[:1].to(dtype))
+    if piecewise or relus.found:
+        raise ModelError(
+            f"{', '.join(sorted(piecewise)) or 'torch.relu'} has no second derivative at its kinks, so the mixed derivative is "
+            "not that of the averaged gradient: use a smooth activation such as nn.GELU, or MixedDerivative for what is left "
+            "without them"
+        )
     mixed = MixedDerivative(twin, points.to(dtype), output)
     wanted = mixed.inputs if k is None else k
     if not 1 <= wanted <= mixed.inputs:

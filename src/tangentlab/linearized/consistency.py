@@ -55,14 +55,14 @@ def _read_scores(path: Path) -> tuple[Tensor, Tensor]:
         with np.load(path, allow_pickle=False) as file:
             if not {"scores", "labels"} <= set(file.files):
                 raise DataFileError(f"{path} holds {file.files}; a file of C-scores has 'scores' and 'labels'")
-            scores, labels = file["scores"], file["labels"]
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+            scores, labels = file["scores"].astype(np.float64), file["labels"].astype(np.int64)
+    except (OSError, EOFError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         if isinstance(error, DataFileError):
             raise
         raise DataFileError(f"{path} cannot be read as an npz file of C-scores: {error}") from error
     if scores.shape != labels.shape or scores.ndim != 1 or not np.isfinite(scores).all():
         raise DataFileError(f"{path}: scores {scores.shape} and labels {labels.shape} must be two finite lists")
-    return torch.from_numpy(scores.astype(np.float64)), torch.from_numpy(labels.astype(np.int64))
+    return torch.from_numpy(scores), torch.from_numpy(labels)
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ class Eigenfunctions:
         the span: what lies outside has the largest norm of all.
         """
         missing = self.missing_energy(values)
-        if not truncated and bool((missing > 1e-3 if values.dtype != torch.float64 else missing > 1e-8).any()):
+        if not truncated and bool((missing > (1e-8 if self.vectors.dtype == torch.float64 else 1e-3)).any()):
             raise InputError(
                 f"{float(missing.max()):.3g} of the function's energy is outside of the span of these {len(self)} "
                 "eigenfunctions: compute more of them, or pass truncated=True for the norm of its part in the span"

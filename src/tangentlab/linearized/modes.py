@@ -44,12 +44,16 @@ class ModeOptimizer(ABC):
     def factors(self, eigenvalues: Tensor, time: float) -> tuple[Tensor, Tensor]:
         """(residual, reached) of modes with these eigenvalues, (m,) each, in float64; `time` may be `math.inf`.
 
-        A null mode (eigenvalue 0, no weight decay) never moves; in the limit its `reached` counts as 0.
+        A null mode (eigenvalue 0, no weight decay) never moves, and a kernel to other points is 0 on it; its `reached`, which
+        grows for ever and would multiply nothing but rounding, counts as 0.
         """
         values = eigenvalues.to(torch.float64).clamp_min(0)
         if not time >= 0:
             raise InputError(f"time is a number >= 0 or infinity, not {time!r}.")
-        return self._limit(values) if math.isinf(time) else self._factors(values, float(time))
+        if math.isinf(time):
+            return self._limit(values)
+        residual, reached = self._factors(values, float(time))
+        return residual, torch.where(self._strength(values) > 0, reached, torch.zeros_like(reached))
 
     @abstractmethod
     def _factors(self, values: Tensor, time: float) -> tuple[Tensor, Tensor]:
@@ -82,7 +86,7 @@ class GradientFlow(ModeOptimizer):
     """`dw/dt = -lr dL/dw`; the time t is that of t steps of gradient descent with a small learning rate.
 
     With momentum it is the heavy ball, `w'' = -(1 - mu) / sqrt(lr) w' - dL/dw` in the time sqrt(lr) t, the limit in which
-    learning rate and 1 - mu go to zero together.
+    learning rate and 1 - mu go to zero together. That holds for `momentum=0.0` as well; None is the plain flow.
     """
 
     def _factors(self, values: Tensor, time: float) -> tuple[Tensor, Tensor]:
@@ -99,8 +103,9 @@ class GradientFlow(ModeOptimizer):
         if self.momentum is None:
             return 1 / (self.lr * strength)
         friction = (1 - self.momentum) / math.sqrt(self.lr)
-        root = torch.complex(friction**2 / 4 - strength, torch.zeros_like(strength)).sqrt().real
-        return 1 / (math.sqrt(self.lr) * (friction / 2 - root))
+        root = (friction**2 / 4 - strength).clamp_min(0).sqrt()
+        slower = torch.where(root > 0, (friction / 2 + root) / strength, torch.full_like(root, 2 / friction))
+        return slower / math.sqrt(self.lr)
 
     def largest_lr(self, eigenvalues: Tensor) -> float:
         """Infinite: the flow always converges."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tangentlab.alignment.similarity import ka
 from tangentlab.engine.batches import Batches, call_model
+from tangentlab.engine.forward_mode import no_fast_path
 from tangentlab.engine.network import Forward, main_tensor
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import InputError
@@ -47,8 +48,8 @@ class LinearityProbe:
     Args:
         model: the network at its start.
         data: the probe, a batch or batches of these.
-        representation: "last_linear" takes the input of the last linear layer, "outputs" the outputs, and the name of a
-            module the input of that module.
+        representation: "last_linear" takes the input of the linear layer that is called last, "outputs" the outputs, and the
+            name of a module the input of that module.
         ntk: False leaves the tangent kernel out (its alignment is then NaN).
         outputs: "all" for the kernel of all outputs, (n c)^2 numbers; "trace" for their sum, n^2.
         forward: as in `NTK`.
@@ -67,7 +68,7 @@ class LinearityProbe:
         forward: Forward | None = None,
     ) -> None:
         self._batches = list(Batches(data, ordered=True))
-        self._module = representation_module(model, representation)
+        self._modules = representation_modules(model, representation)
         self._ntk, self._outputs, self._forward = ntk, outputs, forward
         self._signs, self._gram, self._kernel = self._look(model)
 
@@ -81,7 +82,7 @@ class LinearityProbe:
         return Linearity(similarity, alignment, ka(gram, self._gram))
 
     def _look(self, model: nn.Module) -> tuple[Tensor, Tensor, FMatDense | None]:
-        seen = [observed(model, batch, self._module, self._forward) for batch in self._batches]
+        seen = [observed(model, batch, self._modules, self._forward) for batch in self._batches]
         signs = [sign for one in seen for sign in one.signs]
         rows = torch.cat([one.representation.flatten(1) for one in seen]).double()
         with evaluation_mode(model):
@@ -100,18 +101,21 @@ class Observed:
     representation: Tensor
 
 
-def observed(model: nn.Module, batch: Any, module: str | None, forward: Forward | None = None) -> Observed:
+def observed(model: nn.Module, batch: Any, modules: Sequence[str], forward: Forward | None = None) -> Observed:
     """Run the model in eval mode and look at it.
 
-    module: the name of the one whose input is the representation (see `representation_module`); None for the outputs.
+    modules: the names of those of which the last one called has the representation as its input (see
+        `representation_modules`); none for the outputs.
     """
-    with evaluation_mode(model), untouched(model), torch.no_grad():
-        with _watched(model, module) as seen, _ReluSigns() as relus:
+    with evaluation_mode(model), untouched(model), torch.no_grad(), no_fast_path():
+        with _watched(model, modules) as seen, ReluSigns() as relus:
             outputs = forward(model, batch) if forward else call_model(model, batch)
-    return Observed(outputs, relus.found, main_tensor(outputs) if module is None else seen[-1])
+    if modules and not seen:
+        raise InputError(f"the model never calls {', '.join(modules)}: pass representation='outputs' or another module")
+    return Observed(outputs, relus.found, seen[-1] if modules else main_tensor(outputs))
 
 
-class _ReluSigns(TorchDispatchMode):
+class ReluSigns(TorchDispatchMode):
     """Which units of every ReLU, module or function, are positive."""
 
     def __init__(self) -> None:
@@ -138,29 +142,31 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _watched(model: nn.Module, name: str | None) -> Iterator[list[Tensor]]:
-    """The inputs of the named module, as they come."""
+def _watched(model: nn.Module, names: Sequence[str]) -> Iterator[list[Tensor]]:
+    """The input of the named module that was called last, in a list."""
     seen: list[Tensor] = []
-    if name is None:
-        yield seen
-        return
-    handle = model.get_submodule(name).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+
+    def look(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        seen[:] = [inputs[0].detach()]
+
+    handles = [model.get_submodule(name).register_forward_pre_hook(look) for name in names]
     try:
         yield seen
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
-def representation_module(model: nn.Module, representation: str) -> str | None:
-    """Name of the module whose input is the representation (see `LinearityProbe`); None for the outputs."""
+def representation_modules(model: nn.Module, representation: str) -> list[str]:
+    """Names of the modules that may have the representation as their input (see `LinearityProbe`); none for the outputs."""
     names = [name for name, _ in model.named_modules()]
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if representation == "outputs":
-        return None
+        return []
     if representation != "last_linear":
         if representation not in names:
             raise InputError(f"representation= names no module of the model: {representation!r}.")
-        return representation
+        return [representation]
     if not linear:
         raise InputError("The model has no nn.Linear: pass representation='outputs' or the name of a module.")
-    return linear[-1]
+    return linear

@@ -16,7 +16,7 @@ from tangentlab.alignment.recorder.clock import Clock
 from tangentlab.engine.batches import Batches, common_length, take_examples, targets_of
 from tangentlab.engine.network import Forward, Network, OutputFunction
 from tangentlab.errors import InputError
-from tangentlab.linearized.probes import Observed, observed, representation_module
+from tangentlab.linearized.probes import Observed, observed, representation_modules
 from tangentlab.metrics import NTK
 from tangentlab.objects.fmat import FMatDense
 
@@ -148,8 +148,8 @@ class View:
         """What one forward pass shows; the representation is the input of the last linear layer, else the output."""
         network = self.call.network(self.model)
         linear = any(isinstance(module, nn.Linear) for module in self.model.modules())
-        module = representation_module(self.model, "last_linear" if linear else "outputs")
-        return observed(self.model, self.batch, module, lambda _, batch: network(batch))
+        modules = representation_modules(self.model, "last_linear" if linear else "outputs")
+        return observed(self.model, self.batch, modules, lambda _, batch: network(batch))
 
     @property
     def logits(self) -> Tensor:

@@ -143,7 +143,8 @@ class LazyLabelNoise(TwoAlphas):
     minutes = {"smoke": 0.2, "desk": 20, "paper": 100_000}
     notes = {
         "desk": "ResNet18 with 16 to 128 channels without normalization on 2,500 CIFAR-10 images of 16 x 16 pixels; the seeds "
-        "(start and order of minibatches) are those of figure C.2.",
+        "(start and order of minibatches) are those of figure C.2. 600 updates, and 3,000 with alpha = 100, bring the loss on "
+        "clean examples to about 0.4 and 1.5, not to 0.",
         "paper": "the paper tells neither image size nor augmentation (none here) nor the length of the trainings.",
     }
 
@@ -168,13 +169,23 @@ class LazyLabelNoise(TwoAlphas):
         lab.measure(f"{self.prefix}-rise", min(rises))
         if peaks[1] == len(lazy) - 1:
             lab.not_tested(f"{self.prefix}-memorization", "the nearly linear training did not come to memorization")
+        elif 0 in peaks:
+            lab.not_tested(
+                f"{self.prefix}-memorization", "the loss on noisy examples never rose in one of the trainings"
+            )
         else:
             lab.measure(f"{self.prefix}-memorization", lazy[peaks[1]][CLEAN] - rich[peaks[0]][CLEAN])
         lab.measure(f"{self.prefix}-noisy-loss", gap(NOISY))
         lab.measure(f"{self.prefix}-noisy-accuracy", gap("accuracy train noisy"))
-        lab.measure(f"{self.prefix}-test-loss", float(column(lazy, TEST).min() - column(rich, TEST).min()))
-        best = [float(column(rows, "accuracy test").max()) for rows in (rich, lazy)]
-        lab.measure(f"{self.prefix}-test-accuracy", best[0] - best[1])
+        losses, rights = ([column(rows, key) for rows in (rich, lazy)] for key in (TEST, "accuracy test"))
+        if int(losses[1].argmin()) == len(lazy) - 1:
+            for kind in ("test-loss", "test-accuracy"):
+                lab.not_tested(
+                    f"{self.prefix}-{kind}", "the nearly linear training was still getting better at its end"
+                )
+        else:
+            lab.measure(f"{self.prefix}-test-loss", float(losses[1].min() - losses[0].min()))
+            lab.measure(f"{self.prefix}-test-accuracy", float(rights[0].max() - rights[1].max()))
         measure_metrics(lab, self.prefix, rich, lazy)
 
     def draw(self, results: Results) -> Iterator[Picture]:

@@ -137,12 +137,13 @@ def judge_early(lab: Lab, prefix: str, low: list[Row], middle: list[Row], high: 
 
 
 def draw_start(axes: NDArray[Any], results: Results, start: str, name: str, alphas: Sequence[float]) -> None:
-    """The three panels of figure 5.3 for one starting point; first seed."""
+    """The three panels of figure 5.3 for one starting point; a line per seed."""
     for place, alpha in enumerate(alphas):
-        rows = results.table("along", start=start, alpha=alpha, seed=results.seeds[0])
-        style = {"color": PALETTE[place], "label": f"α = {alpha:g}", "linewidth": 1.4}
-        for panel, (x, y) in zip(axes, SHOWN.values(), strict=True):
-            panel.plot(rows[x], rows[y], **style)
+        for number, seed in enumerate(results.seeds):
+            rows = results.table("along", start=start, alpha=alpha, seed=seed)
+            style = {"color": PALETTE[place], "label": None if number else f"α = {alpha:g}", "linewidth": 1.4}
+            for panel, (x, y) in zip(axes, SHOWN.values(), strict=True):
+                panel.plot(rows[x], rows[y], **style)
     for panel, title in zip(axes, SHOWN, strict=True):
         _finish(panel, title, name)
 

@@ -69,7 +69,7 @@ class NeuralDirections(Experiment):
         Claim(
             "S3-E6-zero",
             "The derivative at 0 tells the same as its average over inputs.",
-            "share of the first 10 directions over data in the span of the first 10 at 0, smallest over networks",
+            "share of the first 10 directions over Gaussian inputs in the span of the first 10 at 0, smallest over networks",
             ">=",
             0.5,
             SECTION,

@@ -107,7 +107,8 @@ class SpuriousCue(Experiment):
     minutes = {"smoke": 0.3, "desk": 15, "paper": 3_000}
     notes = {
         "desk": "CIFAR-10 automobile against truck with an MNIST digit stands for CelebA and Waterbirds; ResNet18 with 16 "
-        "channels in its first stage, 16 x 16 pixels; pretrained on the other eight classes in place of ImageNet. One seed.",
+        "channels in its first stage, 16 x 16 pixels; pretrained on the other eight classes in place of ImageNet; 100 training "
+        "images of each group, which is all that the smallest one has. One seed.",
         "paper": "on CIFAR-10 as well: spurious-celeba and spurious-waterbirds are the figure's own, from the user's files.",
     }
 
@@ -188,5 +189,5 @@ class SpuriousCue(Experiment):
             figure,
             "Left: balanced test accuracy against accuracy on training images with the cue. Middle and right: accuracy on "
             "images on which the cue is wrong against accuracy on those on which it is right, for training and test images. "
-            "Top: from a random start, without norms. Bottom: pretrained, norms in evaluation mode. First seed.",
+            "Top: from a random start, without norms. Bottom: pretrained, norms in evaluation mode. One line per seed.",
         )

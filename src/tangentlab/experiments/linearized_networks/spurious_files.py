@@ -206,7 +206,7 @@ class SpuriousFiles(Experiment):
             figure,
             "Left: balanced test accuracy against accuracy on training images with the cue. Middle and right: accuracy on "
             "images on which the cue is wrong against accuracy on those on which it is right, for training and test "
-            "images. First seed.",
+            "images. One line per seed.",
         )
 
 
@@ -300,4 +300,9 @@ class SpuriousWaterbirds(SpuriousFiles):
     def judge_ends(self, lab: Lab, low: float, middle: float, high: float) -> None:
         """One more claim."""
         super().judge_ends(lab, low, middle, high)
-        lab.measure("5.3-waterbirds-advantage", middle - high)
+        if min(middle, high) < LEARNT:
+            lab.not_tested(
+                "5.3-waterbirds-advantage", f"a training ends with a balanced accuracy of {min(middle, high):.2f}"
+            )
+        else:
+            lab.measure("5.3-waterbirds-advantage", middle - high)
