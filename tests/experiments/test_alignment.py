@@ -42,6 +42,8 @@ def test_a_curve_is_summarized_by_its_half_rise_its_steepest_part_and_its_durati
     rows = rows_of((0.0, 0.1, 0.9, 1.0))
     assert groups.half_rise(rows, "cka") == 100
     assert groups.half_rise(rows_of((0.3, 0.2, 0.1, 0.1)), "cka") == 1  # it never rises: the start, counted as step 1
+    slow = [{**row, "other": 0.1 * row["cka"]} for row in rows]
+    assert groups.half_rise(slow, "other", "cka") == rows[-1]["step"]  # it never comes to half of the other's rise
     assert groups.steepest(rows, "cka") == pytest.approx(0.8 / np.log(10))
     assert groups.duration(rows, "cka") == 900
     assert groups.duration(rows_of((0.0, 1.0, 0.2, 0.1)), "cka") == 90

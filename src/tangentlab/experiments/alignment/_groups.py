@@ -78,11 +78,14 @@ def follow(lab: Lab, name: str, model: nn.Module, parts: Mixture, options: Any, 
     return points.rows
 
 
-def half_rise(rows: list[Row], key: str) -> float:
-    """The first step at which a curve is half way from its start to its largest value (at least 1)."""
-    values = np.array([row[key] for row in rows])
-    level = (values[0] + values.max()) / 2
-    return float(max(1, next(row["step"] for row, value in zip(rows, values, strict=True) if value >= level)))
+def half_rise(rows: list[Row], key: str, other: str | None = None) -> float:
+    """The first step at which a curve is half way from its start to its largest value (at least 1).
+
+    other: the curve whose way it is; one that never comes there has the last step.
+    """
+    way = np.array([row[other or key] for row in rows])
+    level = (way[0] + way.max()) / 2
+    return float(max(1, next((row["step"] for row in rows if row[key] >= level), rows[-1]["step"])))
 
 
 def steepest(rows: list[Row], key: str) -> float:

@@ -76,7 +76,7 @@ class DiskEigenfunctions(Experiment):
     claims = (
         Claim(
             "6.1-start",
-            "At the start the 20th eigenvalue is 1.5 % of the first.",
+            "At the start the spectrum is not steep: the 20th eigenvalue is about 1.5 % of the first, or more.",
             "λ₂₀/λ₁ of the centred kernel at iteration 0",
             ">=",
             0.01,

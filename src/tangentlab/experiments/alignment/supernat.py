@@ -78,7 +78,7 @@ class SuperNat(Experiment):
         Claim(
             "6.5-on-the-way",
             "Along the way the renormalized algorithm has been better, too (not in the paper).",
-            "least test error with the trace kept over that of gradient descent",
+            "least value along the way of the mean test error over draws, with the trace kept over that of gradient descent",
             "<=",
             1.0,
             PLACE,

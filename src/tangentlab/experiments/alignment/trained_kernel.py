@@ -92,7 +92,7 @@ class TrainedKernel(Experiment):
         Claim(
             "context-velocity",
             "The kernel changes fast in a first phase and is then nearly frozen.",
-            "kernel distance per step over the last third of the training, over that of the first tenth",
+            "kernel distance per step from 60 % of the training on, over that in its first tenth",
             "<=",
             0.1,
             CONTEXT,
@@ -171,13 +171,11 @@ class TrainedKernel(Experiment):
         speeds = kernel_velocity([FMatDense(kernels[step]) for step in steps], steps)
         for start, end, speed in zip(steps, steps[1:], speeds, strict=False):
             lab.log("velocity", step=(start + end) / 2, velocity=speed)
-        last = steps[-1]
-        phases = [
-            [speed for end, speed in zip(steps[1:], speeds, strict=True) if end <= max(0.1 * last, steps[1])],
-            [speed for start, speed in zip(steps, speeds, strict=False) if start >= 0.6 * last] or speeds[-1:],
-        ]
-        early, late = (sum(phase) / len(phase) for phase in phases)
-        lab.measure("context-velocity", late / max(early, 1e-300))
+        last, lengths = steps[-1], np.diff(steps)
+        early = np.array(steps[1:]) <= max(0.1 * last, steps[1])
+        late = np.array(steps[:-1]) >= min(0.6 * last, steps[-2])
+        first, final = (np.average(speeds, weights=lengths * phase) for phase in (early, late))
+        lab.measure("context-velocity", float(final / max(first, 1e-300)))
 
     def _directions(self, lab: Lab, model: nn.Module, test: Dataset) -> None:
         count = lab.capped(self.probe)
