@@ -53,7 +53,7 @@ class EasyDifficult(Experiment):
             Claim(
                 f"6.4-{tag}-faster",
                 f"It rises faster ({kind}).",
-                "step at which the difficult group's CKA comes to half the easy group's rise (or the last) over the easy group's",
+                "step at which the difficult group's CKA comes to half the easy group's rise (or the last) over that group's",
                 ">",
                 1.0,
                 "§6.3.4, figure 6.4",
