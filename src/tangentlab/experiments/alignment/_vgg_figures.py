@@ -26,7 +26,7 @@ def spectrum(results: Results, name: str, noises: Sequence[float], rate: float, 
             for key, color in (("max", PALETTE[4]), ("mean", PALETTE[0]), ("median", PALETTE[2])):
                 _line(axes[1, column], results, key + suffix, key if split == "train" else None, color, facts)
             _line(axes[2, column], results, f"effective_rank{suffix}", None, PALETTE[3], facts)
-        _ratios(axes[3, column], results, {"noise": noise, "rate": rate, "split": "train"}, suffix)
+            _ratios(axes[3, column], results, facts, suffix)
         axes[1, column].set_yscale("log")
         axes[2, column].set_yscale("log")
         names = ("accuracy", "eigenvalue", "effective rank", "trace ratio T_k")
@@ -43,8 +43,8 @@ def spectrum(results: Results, name: str, noises: Sequence[float], rate: float, 
         name,
         figure,
         f"The tangent kernel of VGG19 on 100 train (solid) and 100 test images (dashed), {_CENTRED[suffix]}, learning rate "
-        f"{rate:g}: accuracy, eigenvalues, effective rank, and the share of the trace in the k largest eigenvalues of the "
-        "train kernel. Mean over seeds, all seeds as a band.",
+        f"{rate:g}: accuracy, eigenvalues, effective rank, and the share of the trace in the k largest "
+        "eigenvalues. Mean over seeds, all seeds as a band.",
     )
 
 
@@ -82,11 +82,12 @@ def _line(axes: Axes, results: Results, key: str, name: str | None, color: str, 
 
 
 def _ratios(axes: Axes, results: Results, facts: dict[str, Any], suffix: str) -> None:
+    style, named = dict(SPLITS)[facts["split"]], facts["split"] == "train"
     found = results.table("kernel", **facts).rows[0]
     for k, shade in zip(TRACE_RATIOS, (1.0, 0.7, 0.45), strict=True):
         if f"T_{k}{suffix}" in found:
             curves = results.curves("kernel", "step", f"T_{k}{suffix}", **facts)
-            band(axes, curves, f"k = {k}", color=PALETTE[4], alpha=shade)
+            band(axes, curves, f"k = {k}" if named else None, color=PALETTE[4], alpha=shade, linestyle=style)
     axes.set_ylim(0, 1.02)
 
 
