@@ -219,6 +219,25 @@ def test_distance_between_moments_is_zero_for_a_rescaled_kernel_and_velocity_div
         kernel_velocity([first, second], [3, 3])
 
 
+@pytest.mark.parametrize("center", CENTRINGS)
+def test_two_kernels_of_zero_are_at_distance_zero_and_one_is_at_distance_one(center):
+    some, zero = kernel_of(normal(2, 6, 9)), FMatDense(torch.zeros(2, 6, 2, 6))
+    assert kernel_distance(zero, zero, center) == 0
+    assert kernel_distance(some, zero, center) == kernel_distance(zero, some, center) == 1
+    assert kernel_velocity([zero, zero], [0, 3], center) == [0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_targets_that_are_not_finite_are_refused(value, outputs):
+    targets = normal(6, outputs)
+    targets[2, 0] = value
+    with pytest.raises(NumericsError, match="targets"):
+        label_features(targets, outputs)
+    with pytest.raises(NumericsError, match="targets"):
+        label_alignment(kernel_of(normal(outputs, 6, 9)), targets)
+
+
 def test_the_kernel_of_the_last_layer_is_that_of_its_inputs(seed):
     """Of a last layer without bias, every output has the same features: the representation itself."""
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3, bias=False)).double()

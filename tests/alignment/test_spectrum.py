@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from tangentlab import NTK, FMatImplicit
-from tangentlab.alignment import KernelSpectrum, estimate_spectrum, kernel_spectrum
+from tangentlab.alignment import KernelSpectrum, estimate_spectrum, kernel_modes, kernel_spectrum
+from tangentlab.data import load
 from tangentlab.errors import InputError, NumericsError
+from tangentlab.experiments.alignment._shared import layer_kernels, spectrum_row, total
 from tangentlab.objects.fmat import FMatDense
 
 SIGMAS = 4.5
@@ -168,3 +170,87 @@ def test_all_eigenpairs_asked_for_is_the_dense_answer_without_error():
     assert set(found.standard_error(()).values()) == {0.0}
     with pytest.raises(InputError, match="2 probes"):
         estimate_spectrum(kernel, probes=1)
+
+
+def digits(count, dtype):
+    inputs, labels = load("digits").first(count)
+    return inputs.flatten(1).to(dtype), labels
+
+
+def deep_network(dtype, hidden=10):
+    """Default initialization: after ten layers all examples have nearly the same features."""
+    torch.manual_seed(0)
+    layers = [module for _ in range(hidden) for module in (nn.Linear(64, 64), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(64, 10)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("center", ["per_output", "global"])
+@pytest.mark.parametrize("value", [0.1, 0.7, 1e-30, 1e30])
+def test_a_constant_kernel_is_zero_once_it_is_centred(value, center, dtype):
+    kernel = torch.full((50, 50), value, dtype=dtype)
+    found = kernel_spectrum(kernel, center)
+    assert found.trace == found.effective_rank == 0 and found.trace_ratio(1) == 1
+    with pytest.raises(InputError, match="zero"):
+        kernel_modes(kernel, center=center)
+    assert kernel_spectrum(kernel).trace == pytest.approx(50 * value, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_examples_have_no_spectrum_once_they_are_centred(dtype):
+    inputs = digits(1, dtype)[0].expand(20, -1).contiguous()
+    kernel = NTK(deep_network(dtype, hidden=2), inputs, progress=False)
+    assert kernel_spectrum(kernel, "per_output").trace == 0
+    assert kernel_spectrum(kernel).trace == pytest.approx(float(kernel.trace()), rel=1e-5)
+
+
+def test_a_deep_network_is_centred_exactly_in_float64_and_up_to_the_rounding_of_its_kernel_in_float32():
+    kernels = {}
+    for dtype in (torch.float32, torch.float64):
+        kernels[dtype] = NTK(deep_network(dtype), digits(20, dtype)[0], progress=False)
+    exact = kernels[torch.float64]
+    features = torch.linalg.cholesky(exact.matrix() + 1e-15 * float(exact.trace()) * torch.eye(200).double())
+    features = features.reshape(10, 20, 200)
+    values = torch.linalg.svdvals((features - features.mean(1, keepdim=True)).flatten(0, 1)).square()
+    found = kernel_spectrum(exact, "per_output")
+    assert 0 < found.trace < 1e-4 * float(exact.trace())
+    assert torch.allclose(found.values, values, rtol=1e-5, atol=1e-11 * float(exact.trace()))
+    rough = kernel_spectrum(kernels[torch.float32], "per_output")
+    assert torch.allclose(rough.values, found.values, atol=1e-6 * float(exact.matrix().norm()))
+
+
+@pytest.mark.parametrize("offset", [1.0, 30.0, 300.0])
+def test_a_float32_kernel_with_a_large_common_part_has_the_spectrum_of_what_is_left(offset):
+    """Rounding is judged beside the kernel before centring: negative eigenvalues of its size are zero, modes of it none."""
+    features = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    values = torch.linalg.svdvals(features - features.mean(0)).square()
+    kernel = (features @ features.t() + offset**2).float()
+    rounding = 1e-6 * float(kernel.norm())
+    found, modes = kernel_spectrum(kernel, "per_output"), kernel_modes(kernel, center="per_output")
+    assert torch.allclose(found.values[:3], values, atol=rounding) and float(found.values[3:].max()) < rounding
+    assert len(modes.values) == 3 and torch.allclose(modes.values, values, atol=rounding)
+
+
+@pytest.mark.parametrize("center", [None, "per_output"])
+def test_a_kernel_that_is_not_symmetric_is_refused(center):
+    kernel = gram(8, 8)
+    kernel[0, 3] += 0.5
+    with pytest.raises(InputError, match="not symmetric"):
+        kernel_spectrum(kernel, center)
+    with pytest.raises(InputError, match="not symmetric"):
+        kernel_modes(kernel, center=center)
+
+
+def test_centring_does_not_hide_negative_eigenvalues():
+    with pytest.raises(NumericsError, match="negative beyond rounding"):
+        kernel_spectrum(torch.diag(torch.tensor([1.0, 1.0, -0.9])) + 3, "per_output")
+
+
+def test_the_sum_of_float32_layers_is_judged_by_the_rounding_of_float32():
+    """As the alignment experiments sum them; four hidden units make an ill-conditioned kernel."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 4), nn.ReLU(), nn.Linear(4, 10))
+    inputs = digits(50, torch.float32)[0]
+    found = spectrum_row(total(layer_kernels(model, inputs)))
+    truth = spectrum_row(total(layer_kernels(model.double(), inputs.double())))
+    assert found == pytest.approx(truth, rel=1e-3, abs=1e-4)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tangentlab.alignment.centring import AnyKernel, centred, kernel_data
 from tangentlab.errors import InputError
-from tangentlab.kernels import Kernel, kernel_matrix
-from tangentlab.linalg import rounding_rtol, safe_eigh
-from tangentlab.objects.fmat import FMat, FMatDense
+from tangentlab.linalg import safe_eigh
+from tangentlab.objects.fmat import FMat
 from tangentlab.objects.fvector import FVector
 
 
@@ -97,29 +97,28 @@ class KernelModes:
         return -1 / factors.log()
 
 
-def kernel_modes(kernel: Kernel | FMat, rank: int | None = None, center: str | None = None) -> KernelModes:
+def kernel_modes(kernel: AnyKernel, rank: int | None = None, center: str | None = None) -> KernelModes:
     """Principal components of a kernel.
 
     Args:
         kernel: ``(outputs, examples, outputs, examples)`` or a matrix ``(n, n)``, not centred.
-        rank: how many to keep; by default all above rounding.
+        rank: how many to keep; by default all above the rounding of the kernel as it was given.
         center: None, ``"per_output"`` or ``"global"``.
 
     Returns:
         `KernelModes`. Cost: ``9 (c n)^3``.
     """
-    dense = kernel.to_dense() if isinstance(kernel, FMat) else FMatDense.from_matrix(kernel_matrix(kernel))
-    exact = FMatDense(dense.data.double())
-    values, vectors = safe_eigh(kernel_matrix(exact if center is None else exact.center(center)))
-    positive = int((values > rounding_rtol(dense.data.dtype, len(values)) * values[-1].clamp_min(0)).sum())
-    kept = min(positive, len(values) if rank is None else rank)
+    data = kernel_data(kernel)
+    seen = centred(data, center)
+    values, vectors = safe_eigh(seen.matrix())
+    kept = min(int((values > seen.tolerance(values)).sum()), len(values) if rank is None else rank)
     if kept < 1:
         raise InputError("The kernel is zero (after centring), so it has no modes.")
-    values = values.flip(0)[:kept]
-    found = vectors.flip(1)[:, :kept].t().reshape(kept, *exact.sizes[:2])
-    offsets = torch.zeros(kept, exact.outputs, 1, dtype=torch.float64, device=values.device)
+    values = values.flip(0)[:kept] * seen.unit
+    found = vectors.flip(1)[:, :kept].t().reshape(kept, *data.shape[:2])
+    offsets = torch.zeros(kept, data.shape[0], 1, dtype=torch.float64, device=values.device)
     if center is not None:
-        means = torch.einsum("cndm,rdm->rcn", exact.data, found) / values[:, None, None]
+        means = torch.einsum("cndm,rdm->rcn", data.double(), found) / values[:, None, None]
         offsets = offsets + means.mean((2,) if center == "per_output" else (1, 2), keepdim=True)
     return KernelModes(values, found, offsets)
 

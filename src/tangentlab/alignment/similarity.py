@@ -28,12 +28,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tangentlab.alignment.centring import AnyKernel, centred, frobenius, kernel_data
 from tangentlab.errors import InputError, NumericsError
-from tangentlab.kernels import Kernel, kernel_matrix
 from tangentlab.linalg import rounding_rtol
-from tangentlab.objects.fmat import FMat, center_kernel_
-
-AnyKernel = Kernel | FMat
 
 
 def ka(first: AnyKernel, second: AnyKernel) -> float:
@@ -52,14 +49,7 @@ def cka(first: AnyKernel, second: AnyKernel, center: str | None = "global") -> f
         second: L, of the same shape.
         center: ``"global"``, ``"per_output"`` or None (see the module).
     """
-    one, two = _kernel(first), _kernel(second)
-    if one.shape != two.shape:
-        raise InputError(
-            f"These kernels have different (outputs, examples): {_sizes(one)} and {_sizes(two)}. Kernels of different "
-            "outputs are compared by their sums over outputs: NTK(..., outputs='trace') or K.trace_over_outputs()."
-        )
-    one, two = _centred(one, center), _centred(two, center)
-    return _cosine(float((one * two).sum()), _norm(one) ** 2 * _norm(two) ** 2)
+    return _similarity(*_centred_pair(first, second, center))
 
 
 def label_alignment(
@@ -76,13 +66,13 @@ def label_alignment(
     Returns:
         A number between 0 and 1; 1 only if ``K_c`` is proportional to ``Y_c Y_c^T``. Cost: ``(c n)^2``.
     """
-    data = _kernel(kernel)
+    data = kernel_data(kernel)
     features = label_features(labels, data.shape[0], n_classes).to(data.device)
     if features.shape[1] != data.shape[1]:
         raise InputError(f"The kernel has {data.shape[1]} examples and there are {features.shape[1]} labels.")
-    matrix, targets = _flat(_centred(data, center), _centred_labels(features, center))
+    matrix, targets = _flat(centred(data, center).data, _centred_labels(features, center))
     product = float((targets * (matrix @ targets)).sum())
-    return _cosine(product, _norm(matrix) ** 2 * _norm(targets.t() @ targets) ** 2)
+    return _cosine(product, frobenius(matrix) ** 2 * frobenius(targets.t() @ targets) ** 2)
 
 
 def label_features(labels: Tensor, outputs: int, n_classes: int | None = None) -> Tensor:
@@ -102,6 +92,8 @@ def label_features(labels: Tensor, outputs: int, n_classes: int | None = None) -
         values = labels.double() if labels.ndim > 1 else labels.double()[:, None]
         if values.ndim != 2 or (outputs > 1 and values.shape[1] != outputs):
             raise InputError(f"Real targets of shape {tuple(labels.shape)} do not fit a kernel of {outputs} outputs.")
+        if not bool(torch.isfinite(values).all()):
+            raise NumericsError("The targets have non-finite entries; leave these examples out of kernel and targets.")
         return values.t()[:, :, None] if outputs > 1 else values[None]
     if labels.ndim != 1:
         raise InputError(f"Class labels are integers (examples,), not of shape {tuple(labels.shape)}.")
@@ -162,9 +154,13 @@ def hierarchical_alignment(
 def kernel_distance(first: AnyKernel, second: AnyKernel, center: str | None = None) -> float:
     """``1 - cosine`` of one network's kernel at two moments of training: 0 where it only changed its scale.
 
-    Not centred by default, as in Fort et al. (2020).
+    Not centred by default, as in Fort et al. (2020). Two kernels that are zero (after centring) are at distance 0, and one
+    that is zero has distance 1 from every other.
     """
-    return max(0.0, 1 - cka(first, second, center))
+    one, two = _centred_pair(first, second, center)
+    if not bool(one.any()) and not bool(two.any()):
+        return 0.0
+    return max(0.0, 1 - _similarity(one, two))
 
 
 def kernel_velocity(kernels: Sequence[AnyKernel], steps: Sequence[float], center: str | None = None) -> list[float]:
@@ -184,7 +180,7 @@ def representation_alignment(kernel: AnyKernel, features: Tensor, center: str | 
 
     The sum over outputs comes first and the ``(n, n)`` kernel is centred.
     """
-    summed = torch.einsum("cncm->nm", _kernel(kernel))
+    summed = torch.einsum("cncm->nm", kernel_data(kernel))
     rows = features.detach().flatten(1).double().to(summed.device)
     if len(rows) != len(summed):
         raise InputError(f"The kernel has {len(summed)} examples and the representation {len(rows)}.")
@@ -199,7 +195,7 @@ def unbiased_hsic(first: AnyKernel, second: AnyKernel) -> float:
     estimates the squared norm of the sum over outputs of the cross-covariances of the two kernels' features.
     It may be negative. Cost: ``(c n)^2``.
     """
-    one, two = _kernel(first), _kernel(second)
+    one, two = kernel_data(first), kernel_data(second)
     if one.shape != two.shape:
         raise InputError(f"These kernels have different (outputs, examples): {_sizes(one)} and {_sizes(two)}.")
     n = one.shape[1]
@@ -244,7 +240,7 @@ class MinibatchCKA:
 
     def update(self, first: AnyKernel, second: AnyKernel) -> None:
         """Take in the kernels of one more minibatch, n >= 4."""
-        one, two = _kernel(first), _kernel(second)
+        one, two = kernel_data(first), kernel_data(second)
         n = one.shape[1]
         values = [unbiased_hsic(a, b) for a, b in ((one, two), (one, one), (two, two))]
         self._sums += n * torch.tensor(values, dtype=torch.float64)
@@ -261,38 +257,24 @@ class MinibatchCKA:
         return both / math.sqrt(one) / math.sqrt(two)
 
 
-def _kernel(kernel: AnyKernel) -> Tensor:
-    """``(c, n, c, n)`` as it was given, checked."""
-    if isinstance(kernel, Tensor) and kernel.ndim == 4:
-        data = kernel
-    elif isinstance(kernel, FMat):
-        data = kernel.to_dense().data
-    else:
-        data = kernel_matrix(kernel)[None, :, None, :]
-    if data.shape[:2] != data.shape[2:] or not data.numel():
-        raise InputError(f"Alignment needs square, nonempty kernels (c, n, c, n), this one is {tuple(data.shape)}.")
-    if not bool(torch.isfinite(data.sum())) and not bool(torch.isfinite(data).all()):  # a finite sum is quick to see
-        raise NumericsError("The kernel has non-finite entries.")
-    return data.detach()
+def _centred_pair(first: AnyKernel, second: AnyKernel, center: str | None) -> tuple[Tensor, Tensor]:
+    """Two kernels of one shape, each centred and in a unit of its own."""
+    one, two = kernel_data(first), kernel_data(second)
+    if one.shape != two.shape:
+        raise InputError(
+            f"These kernels have different (outputs, examples): {_sizes(one)} and {_sizes(two)}. Kernels of different "
+            "outputs are compared by their sums over outputs: NTK(..., outputs='trace') or K.trace_over_outputs()."
+        )
+    return centred(one, center).data, centred(two, center).data
+
+
+def _similarity(one: Tensor, two: Tensor) -> float:
+    """Their cosine."""
+    return _cosine(float((one * two).sum()), frobenius(one) ** 2 * frobenius(two) ** 2)
 
 
 def _sizes(data: Tensor) -> tuple[int, int]:
     return data.shape[0], data.shape[1]
-
-
-def _centred(data: Tensor, center: str | None) -> Tensor:
-    """Centred in float64 and divided by its largest entry, and zero where only the rounding of its dtype was left."""
-    largest = torch.stack(torch.aminmax(data)).abs().max().double()
-    exact = data.to(torch.float64, copy=True).div_(largest.clamp_min(torch.finfo(torch.float64).tiny))
-    if center is None:
-        return exact
-    rounding = rounding_rtol(data.dtype, data.shape[0] * data.shape[1]) * _norm(exact)
-    centred = center_kernel_(exact, center)
-    return centred if _norm(centred) > rounding else centred.zero_()
-
-
-def _norm(values: Tensor) -> float:
-    return float(torch.linalg.vector_norm(values))
 
 
 def _flat(data: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -315,9 +297,9 @@ def _centred_labels(features: Tensor, center: str | None) -> Tensor:
         raise InputError(f"center must be None, 'per_output' or 'global', not {center!r}.")
     if center is None:
         return features
-    centred = features - features.mean((1,) if center == "per_output" else (0, 1), keepdim=True)
+    moved = features - features.mean((1,) if center == "per_output" else (0, 1), keepdim=True)
     rounding = rounding_rtol(features.dtype, features.shape[0] * features.shape[1])
-    return centred if _norm(centred) > rounding * _norm(features) else torch.zeros_like(centred)
+    return moved if frobenius(moved) > rounding * frobenius(features) else torch.zeros_like(moved)
 
 
 def _cosine(product: float, squares: float) -> float:

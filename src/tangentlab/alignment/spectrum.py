@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tangentlab.alignment.centring import AnyKernel, centred, kernel_data
 from tangentlab.errors import InputError, NumericsError
-from tangentlab.kernels import Kernel, kernel_matrix
 from tangentlab.linalg import Quadrature, lanczos, lanczos_quadrature, rounding_rtol, safe_eigh
-from tangentlab.objects.fmat import FMat, FMatDense
 from tangentlab.objects.matrix_free import MatrixFree
 
 PAPER_TRACE_RATIOS = (40, 80, 160)
@@ -134,7 +133,7 @@ class KernelSpectrum:
         return relative / (self.counts * relative).sum()
 
 
-def kernel_spectrum(kernel: Kernel | FMat, center: str | None = None) -> KernelSpectrum:
+def kernel_spectrum(kernel: AnyKernel, center: str | None = None) -> KernelSpectrum:
     """Spectrum of a dense kernel, decomposed in float64.
 
     Args:
@@ -142,15 +141,16 @@ def kernel_spectrum(kernel: Kernel | FMat, center: str | None = None) -> KernelS
         center: None, ``"per_output"`` (the paper's choice for its spectra) or ``"global"``; a plain matrix has one output.
 
     Returns:
-        A `KernelSpectrum` of all ``c n`` eigenvalues. Cost: ``9 (c n)^3``.
+        A `KernelSpectrum` of all ``c n`` eigenvalues: all zero where centring leaves no more than the rounding of the
+        kernel as it was given. Cost: ``9 (c n)^3``.
 
     Raises:
         NumericsError: the kernel has a negative eigenvalue beyond rounding, so it is no kernel.
     """
-    matrix = kernel_matrix(kernel if center is None else centred_kernel(kernel, center))
+    found = centred(kernel_data(kernel), center)
+    values = safe_eigh(found.matrix())[0]
     # The rounding of the kernel as it was given bounds what a negative eigenvalue may be, not that of the decomposition.
-    values = _without_negative(safe_eigh(matrix.double())[0], matrix.dtype)
-    return KernelSpectrum.from_eigenvalues(values.cpu())
+    return KernelSpectrum.from_eigenvalues(_without_negative(values, 100 * found.tolerance(values)).cpu() * found.unit)
 
 
 def estimate_spectrum(
@@ -202,13 +202,6 @@ def estimate_spectrum(
     return KernelSpectrum(whole.values, whole.counts, kernel.dim, parts, found.matvecs + seen.matvecs)
 
 
-def centred_kernel(kernel: Kernel | FMat, center: str) -> FMatDense:
-    """A kernel with its features centred (see `similarity`); a matrix ``(n, n)`` counts as one output."""
-    if isinstance(kernel, FMat):
-        return kernel.to_dense().center(center)
-    return FMatDense.from_matrix(kernel_matrix(kernel)).center(center)
-
-
 def _joined(largest: Tensor, seen: Quadrature, probes: Tensor, dim: int) -> KernelSpectrum:
     """The top eigenvalues and, for the rest, the mean of the probes' measures; no node lies above the last of the top."""
     nodes = seen.nodes[probes].flatten().clamp(0, float(largest[-1]))
@@ -218,11 +211,12 @@ def _joined(largest: Tensor, seen: Quadrature, probes: Tensor, dim: int) -> Kern
     return KernelSpectrum(values, torch.cat([torch.ones_like(largest), counts]), dim)
 
 
-def _without_negative(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Eigenvalues in float64, with negative ones set to zero where rounding of the kernel in ``dtype`` explains them."""
+def _without_negative(values: Tensor, tolerance: float | None = None) -> Tensor:
+    """Eigenvalues in float64, with negative ones set to zero down to the tolerance, by default rounding of their dtype."""
     if not bool(torch.isfinite(values).all()):
         raise NumericsError("The kernel has non-finite eigenvalues; check the kernel.")
-    tolerance = 100 * rounding_rtol(dtype or values.dtype, len(values)) * float(values.abs().max())
+    if tolerance is None:
+        tolerance = 100 * rounding_rtol(values.dtype, len(values)) * float(values.abs().max())
     if float(values.min()) < -tolerance:
         raise NumericsError(
             f"The eigenvalue {float(values.min()):.3g} beside {float(values.max()):.3g} is negative beyond rounding: "

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tangentlab.alignment.recorder import TangentRecorder
+from tangentlab.alignment.recorder import Recording, TangentRecorder
 from tangentlab.errors import InputError
 from tests.alignment.recorder.trainings import STEADY, convolutional, digits_like, probes
 
@@ -139,6 +139,25 @@ def test_hugging_face_saves_beside_the_checkpoint_and_resumes_from_it(tmp_path):
     assert second.total_steps == 6
     assert second.snapshots[-1]["scalars"] == {"loss": pytest.approx(0.2)}
     assert [row["step"] for row in second.rows if row["kind"] == "resumed"] == [3]
+
+
+@pytest.mark.usefixtures("fake_lightning")
+def test_lightning_without_a_state_is_joined_at_its_step():
+    model = convolutional()
+    recorder = make_recorder(model)
+    fake_fit(recorder.lightning_callback(), model, 5, begin=500, total=505)
+    assert [row["step"] for row in recorder.snapshots] == [500, 502, 504, 505]
+    assert [(row["kind"], row["step"]) for row in recorder.recording.events] == [("joined", 500)]
+    assert "step 500" in recorder.recording.events[0]["text"]
+
+
+@pytest.mark.usefixtures("fake_transformers")
+def test_hugging_face_without_a_state_is_joined_at_its_step(tmp_path):
+    model = convolutional()
+    recorder = make_recorder(model, tmp_path / "recording")
+    fake_train(recorder.hugging_face_callback(), tmp_path, 3, 3)
+    assert [row["step"] for row in recorder.snapshots] == [3, 4, 6]
+    assert [(row["kind"], row["step"]) for row in Recording.load(tmp_path / "recording").events] == [("joined", 3)]
 
 
 # ---------------------------------------------------------------- the packages themselves

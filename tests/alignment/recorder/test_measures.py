@@ -1,16 +1,20 @@
 """The numbers of a snapshot against plain autograd in float64."""
 
+import math
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from tangentlab.alignment.recorder import TangentRecorder
+from tangentlab.alignment.recorder.budget import Size
 from tangentlab.alignment.recorder.curvature import SignedRoots
 from tangentlab.alignment.recorder.probes import choose_outputs, target_columns
 from tangentlab.engine.likelihood import likelihood_of
 from tangentlab.errors import InputError
-from tests.alignment.recorder.trainings import STEADY, dense, digits_like
+from tests.alignment.recorder.trainings import STEADY, dense, digits_like, train
 
 
 def double(batch):
@@ -140,6 +144,53 @@ def test_complexity_sums_step_lengths_times_the_last_feature_norm():
     jumps = [(0, 2), (2, 5), (5, 7)]
     expected = sum(float((points[b] - points[a]).norm()) * norms[a] for a, b in jumps)
     assert last["complexity_between_logs"] == pytest.approx(expected)
+
+
+def test_complexity_keeps_its_unit_when_the_recorder_shrinks_in_the_middle():
+    found = {}
+    for shrinks in (False, True):
+        model, batch = dense(), double(digits_like(200, 3))
+        torch.manual_seed(0)
+        recorder = TangentRecorder(model, {"train": batch}, 5, size=(200, None), measures=["complexity"], **STEADY)
+        with recorder:
+            optimizer = train(model, 15, recorder, lr=0.02)
+            if shrinks:
+                recorder.size = Size(50, 3)
+            train(model, 40, recorder, begin=15, optimizer=optimizer)
+        found[shrinks] = recorder.snapshots
+    assert [row["examples"] for row in found[True]] == [200] * 4 + [50] * 5
+    for whole, part in zip(found[False], found[True], strict=True):
+        for name in ("complexity", "complexity_between_logs", "feature_norm"):
+            assert part["values"][name] == pytest.approx(whole["values"][name], rel=0.05), name
+
+
+def test_a_state_does_not_change_when_training_goes_on():
+    model, batch = dense(), double(digits_like(24, 3))
+    recorder = TangentRecorder(model, {"train": batch}, 1, measures=["complexity"], **STEADY)
+    with recorder:
+        train(model, 1, recorder)
+        state = recorder.state_dict()["flow"]
+        kept = deepcopy(state)
+        train(model, 3, recorder, begin=1)
+    for name, value in kept["logged"].items():
+        assert torch.equal(state["logged"][name], value) and torch.equal(state["start"][name], kept["start"][name])
+    assert not torch.equal(recorder.state_dict()["flow"]["logged"]["1.weight"], kept["logged"]["1.weight"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("equal", [False, True])
+def test_examples_with_nearly_the_same_features_can_be_recorded(dtype, equal):
+    torch.manual_seed(0)
+    layers = [module for _ in range(10) for module in (nn.Linear(36, 36), nn.ReLU())]
+    model = nn.Sequential(nn.Flatten(), *layers, nn.Linear(36, 3)).to(dtype)
+    x, y = digits_like(24, 3)
+    x = x[:1].expand_as(x) if equal else x
+    recorder = TangentRecorder(model, {"train": (x.to(dtype), y)}, measures=["spectrum", "alignment"], **STEADY)
+    recorder.start()
+    values = recorder.snapshots[0]["values"]
+    assert all(math.isfinite(value) for value in values.values())
+    if equal:
+        assert values["train/trace"] == values["train/effective_rank"] == values["train/cka"] == 0
 
 
 def test_with_some_outputs_the_trace_is_estimated_over_all_of_them_without_bias():

@@ -169,7 +169,8 @@ def curvature(recording: Recording) -> Picture | None:
         recording,
         "curvature",
         shown,
-        "Traces by random labels and random signs: unbiased estimates from few draws, so single points scatter.",
+        "Traces by random signs, of the Fisher factors and of the parameters: unbiased estimates from few draws, so single "
+        "points scatter.",
     )
 
 

@@ -61,10 +61,10 @@ class Flow:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it."""
+        """All of it, as copies that training on does not change."""
         numbers = (self.complexity, self.complexity_between_logs, self.path_length, self.feature_norm)
         pending = 0.0 if self._pending is None else float(self._pending)
-        return {"numbers": [*numbers, pending], "logged": dict(self._logged), "start": dict(self._start)}
+        return {"numbers": [*numbers, pending], "logged": _copies(self._logged), "start": _copies(self._start)}
 
     def load_state_dict(self, state: dict[str, Any], model: nn.Module) -> None:
         """Go on with a model whose parameters are those of the checkpoint."""
@@ -91,6 +91,10 @@ class Flow:
 
 def _trainable(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
+
+
+def _copies(table: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in table.items()}
 
 
 def _norm(parts: Any) -> Tensor:

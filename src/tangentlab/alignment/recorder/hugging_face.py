@@ -19,7 +19,8 @@ def hugging_face_callback(recorder: TangentRecorder) -> Any:
     """A callback for ``Trainer(callbacks=[...])``: a snapshot before training, at the schedule's steps, and at the end.
 
     The Trainer tells callbacks a loss only when it logs one; the last one logged goes into the rows. The recorder's state is
-    saved as ``tangent_recorder.pt`` in every checkpoint, and taken up from there by ``resume_from_checkpoint``.
+    saved as ``tangent_recorder.pt`` in every checkpoint, and taken up from there by ``resume_from_checkpoint``. Where it is
+    not there, the recorder joins at the Trainer's step.
     """
     try:
         from transformers import TrainerCallback
@@ -40,7 +41,7 @@ def hugging_face_callback(recorder: TangentRecorder) -> Any:
             kept = Path(args.output_dir) / f"checkpoint-{state.global_step}" / FILE
             if state.global_step and kept.exists():
                 recorder.load_state_dict(torch.load(kept, map_location="cpu", weights_only=True))
-            recorder.start(state.max_steps if state.max_steps > 0 else None)
+            recorder.start(state.max_steps if state.max_steps > 0 else None, state.global_step)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             """After an update of the optimizer."""

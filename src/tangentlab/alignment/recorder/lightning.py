@@ -18,7 +18,8 @@ def lightning_callback(recorder: TangentRecorder) -> Any:
     """A callback for ``Trainer(callbacks=[...])``: a snapshot before training, at the schedule's steps, and at the end.
 
     Steps are updates of the optimizer, so accumulated batches count once. The recorder's state is part of Lightning's
-    checkpoints. In distributed training the process of rank 0 records.
+    checkpoints; a fit that goes on from one without it is joined at its step. In distributed training the process of rank 0
+    records.
     """
     base = _callback_class()
 
@@ -35,7 +36,7 @@ def lightning_callback(recorder: TangentRecorder) -> Any:
                 total = trainer.estimated_stepping_batches
                 self._seen = trainer.global_step
                 with _derivatives_allowed():
-                    recorder.start(int(total) if isfinite(total) and total > 0 else None)
+                    recorder.start(int(total) if isfinite(total) and total > 0 else None, trainer.global_step)
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             """After a batch; counts if the optimizer has moved."""

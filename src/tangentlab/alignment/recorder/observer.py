@@ -139,7 +139,7 @@ class Observer:
                             sight.values |= {f"{probe.name}/{key}": float(value) for key, value in found.items()}
                 if trace and number == 0:
                     with clock.on("complexity"), _noting(sight, "complexity", strict):
-                        sight.feature_norm = self._feature_norm(view)
+                        sight.feature_norm = self._feature_norm(view, size)
         sight.seconds = clock.seconds
         return sight
 
@@ -149,14 +149,18 @@ class Observer:
         outputs, memory = self.outputs[: size.outputs], self.memory[probe.name]
         return View(probe.name, self.model, self.call, batch, outputs, step, generator, memory, clock)
 
-    def _feature_norm(self, view: View) -> float:
-        """sqrt(tr K) over all outputs: from the kernel if it has them all, else by random signs."""
+    def _feature_norm(self, view: View, size: Size) -> float:
+        """sqrt(tr K) over all outputs: from the kernel if it has them all, else by random signs.
+
+        The trace is scaled to the largest number of examples, so that C(f) keeps its unit when the size shrinks.
+        """
         if self.all_outputs and len(view.outputs) == len(self.outputs):
-            return float(view.kernel.trace()) ** 0.5
-        estimate = kernel_trace(
-            self.model, view.batch, TRACE_DRAWS, generator=view.generator, **self.call.options()
-        ).estimate
-        return float(estimate.clamp_min(0)) ** 0.5
+            trace = view.kernel.trace()
+        else:
+            trace = kernel_trace(
+                self.model, view.batch, TRACE_DRAWS, generator=view.generator, **self.call.options()
+            ).estimate
+        return (max(0.0, float(trace)) * self.largest.examples / size.examples) ** 0.5
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def render(recording: Recording, figures: list[dict[str, Any]]) -> str:
             last=rows[-1],
             figures=figures,
             table=change_table(recording),
-            events=[event for event in recording.events if event["kind"] != "resumed"],
+            events=[event for event in recording.events if event["kind"] in ("resized", "skipped", "joined")],
             resumed=[event["step"] for event in recording.events if event["kind"] == "resumed"],
             problems=problems(recording),
             finished=any(row["kind"] == "finished" for row in recording.rows),

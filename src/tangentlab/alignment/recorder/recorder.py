@@ -114,8 +114,8 @@ class TangentRecorder:
 
     # ------------------------------------------------------------------ life
 
-    def start(self, total_steps: int | None = None) -> None:
-        """Take the snapshot before the first update (or go on after `load_state_dict`)."""
+    def start(self, total_steps: int | None = None, first_step: int = 0) -> None:
+        """Take the first snapshot, after ``first_step`` updates without a recorder (or go on after `load_state_dict`)."""
         if self._running:
             raise InputError("This recorder is running already.")
         self.total_steps = total_steps if total_steps is not None else self.total_steps
@@ -128,7 +128,10 @@ class TangentRecorder:
         if resumed:
             self._write({"kind": "resumed", "step": self.steps})
         else:
+            self.steps = first_step
             self._announce()
+            if first_step:
+                self._event("joined", f"joined at step {first_step}: similarities and C(f) start here, not at step 0")
             if self._flow is not None:
                 self._flow.begin(self.model)
             self._snapshot(self.size, strict=True)
@@ -269,8 +272,8 @@ class TangentRecorder:
         """What is recorded, and what it will cost by the plan, before it costs anything."""
         names = ", ".join(self._observer.probes)
         planned = self._observer.planned_seconds(self.size)
-        end = horizon(0, self.total_steps)
-        count = 2 + len([step for step in self.schedule.between(0, end) if step < end])
+        end = horizon(self.steps, self.total_steps)
+        count = 2 + len([step for step in self.schedule.between(self.steps, end) if step < end])
         share = self._budget.share
         limit = "no limit of time" if share == inf else f"at most {share:.0%} of the training time"
         text = (

@@ -24,8 +24,8 @@ class Schedule(ABC):
 class Geometric(Schedule):
     """``first * ratio^k`` rounded, k = 0, 1, 2 ...: dense early, where kernels move fast, and even on a logarithmic axis.
 
-    The default takes 12 snapshots of 1,000 steps, the first and the last among them; ``Geometric(5, 1.15)`` has the steps of
-    Baratin et al. (2021).
+    The default takes 12 snapshots of 1,000 steps, the first and the last among them; ``Geometric(5, 1.15)`` is about as dense
+    as the steps of Baratin et al. (2021), whose code takes ``5 floor(1.15^k)``.
     """
 
     def __init__(self, first: float = 5.0, ratio: float = 1.7) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -24,12 +26,8 @@ def layer_kernels(model: nn.Module, inputs: Tensor) -> dict[str, FMatDense]:
 
 
 def total(kernels: Mapping[str, FMatDense]) -> FMatDense:
-    """The kernel of all layers."""
-    parts = list(kernels.values())
-    data = parts[0].data.double()
-    for part in parts[1:]:
-        data = data + part.data
-    return FMatDense(data)
+    """The kernel of all layers, in their dtype, which tells how accurate it is."""
+    return reduce(add, kernels.values())
 
 
 def spectrum_row(kernel: FMatDense) -> Row:

@@ -10,10 +10,14 @@ import torch
 from torch import Tensor
 
 from tangentlab.alignment import interpolant_capacity, optimal_rescaling
+from tangentlab.errors import InputError
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.report.style import PALETTE, band, label, legend_below, panels
 
 PLACE = "App. B.2.5, figure B.3"
+LEAST_SHARE = 0.1
+"""Share that the rarer label must have: with one label only, there is nothing to generalize."""
+MOST_DRAWS = 100
 
 
 def random_features(points: int, dim: int, half_width: float, random: np.random.RandomState) -> Tensor:
@@ -23,6 +27,28 @@ def random_features(points: int, dim: int, half_width: float, random: np.random.
     where = np.linspace(-half_width, half_width, points)[:, None]
     features: Any = RBFSampler(gamma=1.0, n_components=dim, random_state=random).fit_transform(where)
     return torch.from_numpy(features).double()
+
+
+def two_classes(points: int, half_width: float, random: np.random.RandomState) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Features whose first left singular vector has both signs: left vectors, singular values, labels, number of draws.
+
+    Features are drawn again until the rarer sign has a share of `LEAST_SHARE`.
+    """
+    for draws in range(1, MOST_DRAWS + 1):
+        left, singular, _ = torch.linalg.svd(random_features(points, points, half_width, random))
+        labels = torch.where(left[:, 0] > 0, 1.0, -1.0).double()
+        if rarer_share(labels) >= LEAST_SHARE:
+            return left, singular, labels, draws
+    raise InputError(
+        f"None of {MOST_DRAWS} draws of features on [-{half_width:g}, {half_width:g}] gives both labels a share of "
+        f"{LEAST_SHARE:.0%}: take a larger half_width."
+    )
+
+
+def rarer_share(labels: Tensor) -> float:
+    """Share of the rarer of the labels -1 and 1; 0 for one label only."""
+    positive = float((labels > 0).double().mean())
+    return min(positive, 1 - positive)
 
 
 @experiment
@@ -86,7 +112,9 @@ class NormCapacity(Experiment):
     minutes = {"smoke": 0.1, "desk": 2, "paper": 2}
     notes = {
         "desk": "as in the paper (1000 points and features, 100 subsamples of 50). The paper does not tell the interval: here "
-        "[−5, 5]. c stops at 0.99, since at c = 1 the kernel is singular to machine precision.",
+        "[−5, 5]. c stops at 0.99, since at c = 1 the kernel is singular to machine precision. In some draws of the "
+        "features the first singular vector has one sign, which makes one class: features are drawn again until the rarer "
+        "label has a share of at least 10 %.",
     }
 
     points: int = 1000
@@ -102,8 +130,8 @@ class NormCapacity(Experiment):
     def run(self, lab: Lab) -> None:
         """All subsamples at every c."""
         random = np.random.RandomState(int(lab.numpy_generator("features").integers(2**31)))
-        left, singular, _ = torch.linalg.svd(random_features(self.points, self.points, self.half_width, random))
-        labels = torch.where(left[:, 0] > 0, 1.0, -1.0).double()
+        left, singular, labels, draws = two_classes(self.points, self.half_width, random)
+        lab.log("labels", draws=draws, rarer_share=rarer_share(labels))
         generator = lab.generator("subsamples")
         chosen = [torch.randperm(self.points, generator=generator)[: self.examples] for _ in range(self.subsamples)]
         rows = []
