@@ -163,7 +163,7 @@ class SampleSize(Experiment):
             panel.minorticks_off()
             label(panel, "training images", "validation accuracy", task)
         lines, names = axes[0, 0].get_legend_handles_labels()
-        figure.legend(lines, names, loc="outside lower center", ncols=4)
+        figure.legend(lines, names, loc="outside lower center", ncols=4, handlelength=3.2)
         yield Picture(
             "accuracy",
             figure,

@@ -81,7 +81,7 @@ class PMatImplicit(PMat):
         return self._product_by_rows(flat, self._rows if kept is None else [kept])
 
     def _product_by_rows(self, flat: Tensor, chunks: Iterable[RowChunk]) -> Tensor:
-        """sum over rows r <r, v>, every layer from its inputs and output-gradients."""
+        """1/n sum over rows r <r, v>, every layer from its inputs and output-gradients."""
         total = torch.empty_like(flat)
         for number, chunk in enumerate(chunks):
             for vector, result in zip(flat, total, strict=True):
