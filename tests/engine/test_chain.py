@@ -185,3 +185,18 @@ def test_a_chain_whose_backward_is_changed_is_no_plain_one() -> None:
     model = chain()
     model[4].register_full_backward_hook(lambda _, grads, __: (2 * grads[0],))
     assert not is_plain_chain(Network.of(model), X)
+
+
+def test_a_global_backward_hook_and_a_computed_weight_are_no_plain_chain() -> None:
+    model = chain()
+    handle = nn.modules.module.register_module_full_backward_hook(lambda *_: None)
+    try:
+        assert not is_plain_chain(Network.of(model), X)
+    finally:
+        handle.remove()
+    assert is_plain_chain(Network.of(model), X)
+    weight = model[4].weight
+    del model[4].weight
+    model[4].original = weight
+    model[4].__dict__["weight"] = 2 * weight
+    assert not is_plain_chain(Network.of(model), X)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 
 import pytest
 import torch
@@ -70,3 +71,18 @@ def test_a_forked_process_has_lanes_of_its_own(threads):
     in_lanes(list, [0, 1], [1e9, 1e9])
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply_async(in_lanes, (list, [0, 1], [1e9, 1e9])).get(timeout=60) == [[0], [1]]
+
+
+def test_an_error_leaves_no_lane_at_work(threads):
+    threads(2)
+    finished = []
+
+    def work(lane):
+        if lane == [0]:
+            raise ValueError("lane")
+        time.sleep(0.2)
+        finished.append(lane)
+
+    with pytest.raises(ValueError, match="lane"):
+        in_lanes(work, [0, 1], [1e9, 1e9])
+    assert finished == [[1]]

@@ -4,7 +4,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tangentlab import FIM, FIM_Empirical, FIM_MonteCarlo, PMatDense, PMatImplicit, PVector
+from tangentlab import (
+    FIM,
+    FIM_Empirical,
+    FIM_MonteCarlo,
+    Jacobian,
+    PMatDense,
+    PMatImplicit,
+    PushForwardImplicit,
+    PVector,
+)
 
 
 @pytest.fixture
@@ -92,22 +101,33 @@ def test_empirical_products_stream_over_batches(net: nn.Module) -> None:
     torch.testing.assert_close(implicit.mv(unit(net)).flat, dense.mv(unit(net)).flat)
 
 
-@pytest.mark.parametrize("change", ["weight", "data", "nothing"])
-def test_the_graph_of_a_single_batch_is_kept_until_something_changes(change: str) -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 60)).double()  # too many outputs for rows at first
-    x = torch.randn(6, 4, dtype=torch.float64)
-    v, calls = PVector.random_unit(net), []
-    implicit = FIM(net, x, PMatImplicit)
-    handle = net[0].register_forward_hook(lambda *_: calls.append(1))
-    implicit.mv(v)
-    before = len(calls)
-    if change == "weight":
-        net[0].weight.data.mul_(1.5)
-    elif change == "data":
-        x.mul_(1.5)
-    found = implicit.mv(v).flat
-    again = len(calls) - before
-    handle.remove()
-    torch.testing.assert_close(found, FIM(net, x, PMatDense).mv(v).flat)
-    assert again == (1 if change == "nothing" else 2), "one forward for the jvp, and one for a new graph"
+def _swap(net: nn.Module, _: Tensor) -> None:
+    net[1] = nn.Tanh()
+
+
+def _hook(net: nn.Module, _: Tensor) -> None:
+    net[1].register_forward_hook(lambda _, __, output: 3 * output)
+
+
+CHANGES = {
+    "layer": _swap,
+    "hook": _hook,
+    "buffer": lambda net, _: net[3].running_var.data.mul_(9),
+    "array behind the data": lambda _, x: x.numpy().__imul__(2),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_kept_outlives_a_change_that_no_version_shows(net: nn.Module, change: str) -> None:
+    net.eval()
+    x, v = images(5), unit(net)
+    implicit, jacobian = FIM(net, x, PMatImplicit), Jacobian(net, x, PushForwardImplicit)
+    u = jacobian.mv(v)
+    before = [implicit.mv(v).flat, jacobian.T.mv(u).flat, implicit.vTMv(v)]
+    CHANGES[change](net, x)
+    fresh, other = FIM(net, x, PMatImplicit), Jacobian(net, x, PushForwardImplicit)
+    after = [implicit.mv(v).flat, jacobian.T.mv(u).flat, implicit.vTMv(v)]
+    truth = [fresh.mv(v).flat, other.T.mv(u).flat, fresh.vTMv(v)]
+    for old, found, expected in zip(before, after, truth, strict=True):
+        torch.testing.assert_close(found, expected)
+        assert not torch.allclose(old, found)

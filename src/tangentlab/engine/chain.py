@@ -32,14 +32,15 @@ def is_plain_chain(network: Network, batch: Any) -> bool:
     model, x = network.model, _input(batch)
     if network.forward or network.function or type(model) is not nn.Sequential or type(x) is not Tensor or x.ndim < 2:
         return False
-    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
+    if any(getattr(hooks, f"_global{name}") for name in _HOOKS):
         return False
     return all(map(_is_plain, model.modules())) and _keeps_examples_first(model, x.ndim)
 
 
 def _is_plain(module: nn.Module) -> bool:
     own = vars(module)
-    return type(module) in _KNOWN and "forward" not in own and not any(own[name] for name in _HOOKS)
+    replaced = "forward" in own or any(isinstance(value, Tensor) for value in own.values())  # a weight that is computed
+    return type(module) in _KNOWN and not replaced and not any(own[name] for name in _HOOKS)
 
 
 def _keeps_examples_first(model: nn.Sequential, ndim: int | None) -> bool:

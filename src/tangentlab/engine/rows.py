@@ -196,7 +196,6 @@ class Rows:
         self.rung = 0
         self._only: list[RowChunk] | None = None
         self._only_of: tuple[float, ...] = ()
-        self._linear: tuple[tuple[float, ...], Linearization] | None = None
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -209,25 +208,16 @@ class Rows:
             yield number, self.engine.sweep(batch)
 
     def linearizations(self, what: str) -> Iterator[Linearization]:
-        """f and its differential on every batch, one graph at a time; `rung` is that of the last one.
-
-        The graph of a single batch is kept for further products while model and data are unchanged.
-        """
-        if self._linear is not None and self._linear[0] == self._state():
-            yield self._linear[1]
-            return
-        self._linear = None
+        """f and its differential on every batch, one graph at a time; `rung` is that of the last one."""
         for batch in track(self.batches, what, len(self.batches) or None, self.progress):
             linear = Linearization(self.network, batch, self.rung)
             yield linear
             self.rung = linear.rung
-        if self.batches.tensors():
-            self._linear = self._state(), linear
 
     def __iter__(self) -> Iterator[RowChunk]:
         """Chunks of rows. With one batch in one chunk, a second pass costs nothing while model and data are unchanged."""
-        if (all_of_them := self.kept) is not None:
-            yield all_of_them
+        if (chunk := self.kept) is not None:
+            yield chunk
             return
         kept: list[RowChunk] | None = []
         for chunk in self._chunks(chunk_size):
@@ -260,16 +250,23 @@ class Rows:
         return self._only[0] if self._only and self._only_of == self._state() else None
 
     def _state(self) -> tuple[float, ...]:
-        """Versions of the model's tensors and of the data held in memory, and modes: any in-place change shows.
+        """Versions of the model's tensors and of the data held in memory, modules with modes and hooks, and autocast.
 
-        A change through `parameter.data` leaves the version alone, so two sums over each parameter are looked at as well.
+        A change through `parameter.data`, or of the array behind a tensor, leaves the version alone, so two sums over each
+        tensor are looked at as well.
         """
         model = self.network.model
         tensors = [*model.parameters(), *model.buffers(), *self.batches.tensors()]
-        flat = [parameter.detach().flatten() for parameter in model.parameters()]
+        flat = [tensor.detach().flatten() for tensor in tensors]
+        flat = [vector if vector.is_floating_point() else vector.double() for vector in flat]
         sums = [float(number) for vector in flat for number in (vector.sum(), vector.dot(vector))]
-        modes = [float(module.training) for module in model.modules()]
-        return (*(number for tensor in tensors for number in (id(tensor), tensor._version)), *sums, *modes)
+        modules = [
+            float(fact)
+            for module in model.modules()
+            for fact in (id(module), module.training, len(module._forward_hooks), len(module._forward_pre_hooks))
+        ]
+        cast = float(torch.is_autocast_enabled(tensors[0].device.type))
+        return (*(number for tensor in tensors for number in (id(tensor), tensor._version)), *sums, *modules, cast)
 
     @contextmanager
     def passing(self) -> Iterator[None]:
@@ -282,7 +279,7 @@ class Rows:
 
     def release(self) -> None:
         """Forget what was kept for a second pass."""
-        self._only = self._linear = None
+        self._only = None
 
 
 def chunk_size(sweep: Sweep, count: int) -> int:

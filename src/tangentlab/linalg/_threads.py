@@ -7,7 +7,7 @@ unchanged count once more at the end to give later threads their old start.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -153,7 +153,10 @@ def in_lanes(work: Callable[[Sequence[Item]], Result], items: Sequence[Item], co
         return work([items[index] for index in lane])
 
     try:
-        return list(_lane_threads(len(lanes)).map(run, lanes))
+        pool = _lane_threads(len(lanes))
+        futures = [pool.submit(run, lane) for lane in lanes]
+        wait(futures)  # an error leaves no lane behind that still works
+        return [future.result() for future in futures]
     finally:
         torch.set_num_threads(threads)
 

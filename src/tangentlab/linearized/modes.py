@@ -144,8 +144,9 @@ class GradientDescent(ModeOptimizer):
 
     def time_constants(self, eigenvalues: Tensor) -> Tensor:
         """-1 / log of the largest modulus of the recursion's eigenvalues (without those of the constant state)."""
-        decay = self._moduli(eigenvalues.to(torch.float64).clamp_min(0))
-        return torch.where(decay < 1, -1 / decay.log(), torch.full_like(decay, math.inf))
+        values = eigenvalues.to(torch.float64).clamp_min(0)
+        decay = self._moduli(values)
+        return torch.where((decay < 1) & (self._strength(values) > 0), -1 / decay.log(), math.inf)
 
     def _moduli(self, values: Tensor) -> Tensor:
         """Spectral radius of each mode: the roots of z^2 - (trace) z + determinant of (w, buffer)."""

@@ -165,7 +165,7 @@ class PullBackDense(PullBack):
 
 
 class _ImplicitMap:
-    """Products by automatic differentiation; the model and the data are held, and the graph of a single batch."""
+    """Products by automatic differentiation; the model and the data are held, nothing else."""
 
     def __init__(self, rows: Rows) -> None:
         if getattr(rows.weighting, "chosen", None) is not None:
