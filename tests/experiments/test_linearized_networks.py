@@ -13,7 +13,15 @@ from tangentlab.data import Dataset, load
 from tangentlab.experiments import Batches, find, train
 from tangentlab.experiments.bench import seeds
 from tangentlab.experiments.bench.results import Results
-from tangentlab.experiments.linearized_networks import _cue_race, _recipe, dense, directions, quadratic, runtimes, tasks
+from tangentlab.experiments.linearized_networks import (
+    _cue_race,
+    _recipe,
+    _tasks_claims,
+    dense,
+    directions,
+    quadratic,
+    runtimes,
+)
 from tangentlab.linearized import AlphaModel
 from tangentlab.linearized.quadratic_examples import noisy_labels
 
@@ -93,9 +101,19 @@ def test_the_share_of_directions_in_a_span_is_one_inside_and_zero_outside():
 
 def test_a_spike_stands_out_of_its_neighbours_and_a_smooth_spectrum_has_none():
     smooth = torch.linspace(2, 1, 41)
-    assert tasks._spike(smooth, 20) == pytest.approx(1.0, abs=0.03)
+    assert _tasks_claims.spike(smooth, 20) == pytest.approx(1.0, abs=0.03)
     smooth[20] *= 5
-    assert tasks._spike(smooth, 20) == pytest.approx(5.0, rel=0.03) and tasks._spike(smooth, 0) > 1
+    assert _tasks_claims.spike(smooth, 20) == pytest.approx(5.0, rel=0.03) and _tasks_claims.spike(smooth, 0) > 1
+
+
+def test_the_crossing_parts_the_lead_of_the_linearization_from_that_of_the_network():
+    indices, network = (0, 10, 100, 400, 900), (0.9, 0.8, 0.7, 0.6, 0.55)
+    leads = {"late": (0.02, 0.03, 0.01, 0.02, -0.01), "always": (0.1,) * 5, "never": (-0.1,) * 5}
+    found = {
+        name: _tasks_claims.crossing(indices, network, [n + lead for n, lead in zip(network, leads[name], strict=True)])
+        for name in leads
+    }
+    assert found == pytest.approx({"late": 600.0, "always": 1800.0, "never": 0.5})
 
 
 def test_runs_are_compared_at_equal_progress_where_both_have_been():

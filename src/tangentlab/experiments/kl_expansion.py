@@ -29,7 +29,7 @@ from tangentlab.experiments import (
     train,
 )
 from tangentlab.experiments.parameter_distance import EVERY_SCALE, normal_kl
-from tangentlab.report.style import PALETTE, label, legend_beside, panels, quantity
+from tangentlab.report.style import GRAY, PALETTE, label, legend_beside, panels, quantity
 
 Array = NDArray[Any]
 
@@ -251,7 +251,7 @@ class KLExpansion(Experiment):
             remainder = [np.sqrt(((kl[s] - quadratic[s]) ** 2).mean()) for s in x]
             right.loglog(x, remainder, "o-", markersize=3.5, linewidth=1.2, color=color, label=LABELS[key])
         guide = np.array(sorted(_by_step(table, "kl")))
-        right.loglog(guide, guide**3, "--", color="#808793", linewidth=1, label="third order")
+        right.loglog(guide, guide**3, "--", color=GRAY, linewidth=1, label="third order")
         label(left, "length of the step δw", quantity("KL divergence", "nats"), "dots: KL, lines: ½ δwᵀFδw")
         label(right, "length of the step δw", quantity("remainder", "nats"), "their difference")
         legend_beside(right)

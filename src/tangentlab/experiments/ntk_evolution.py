@@ -37,7 +37,7 @@ from tangentlab.experiments._images import (
     some_of,
 )
 from tangentlab.models import ResNet
-from tangentlab.report.style import PALETTE, band, label, panels
+from tangentlab.report.style import GRAY, PALETTE, band, label, panels
 
 Array = NDArray[Any]
 CLASS_COLORS = (PALETTE[0], PALETTE[1])
@@ -297,7 +297,7 @@ def _curves(results: Results) -> Picture:
         axes.set_xticks([0, 10, 100, 1000, 10000], ["0", "10", "100", "1,000", "10,000"])
         axes.set_xlim(-0.5, results.experiment.updates * 1.15)  # type: ignore[attr-defined]
         axes.minorticks_off()
-    middle.axhline(0.5, color="#808793", linewidth=1, linestyle="--")
+    middle.axhline(0.5, color=GRAY, linewidth=1, linestyle="--")
     label(left, "updates", "mean normalized kernel", "pairs of examples")
     label(middle, "updates", "accuracy of the best line", "two principal components")
     label(right, "updates", "cosine with the label kernel", "alignment")

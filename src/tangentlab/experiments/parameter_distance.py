@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.report.style import PALETTE, label, legend_below, panels, quantity
+from tangentlab.report.style import GRAY, PALETTE, label, legend_below, panels, quantity
 
 EVERY_SCALE = ("smoke", "desk", "paper")
 SMALL_VARIANCE = 1 - math.sqrt(3 / 4)
@@ -183,7 +183,7 @@ def log_normal(x: Any, p: tuple[float, float]) -> Any:
 def _draw_plane(axes: Axes) -> None:
     for pair, colors in (("AB", PALETTE[:2]), ("CD", PALETTE[2:4])):
         points = [NORMALS[name] for name in pair]
-        axes.plot(*zip(*points, strict=True), linestyle="--", linewidth=1, color="#808793", zorder=1)
+        axes.plot(*zip(*points, strict=True), linestyle="--", linewidth=1, color=GRAY, zorder=1)
         for name, point, color in zip(pair, points, colors, strict=True):
             axes.plot(*point, "o", color=color, markersize=7)
             axes.annotate(name, point, xytext=(7, 5), textcoords="offset points", weight="bold", color=color)

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 if TYPE_CHECKING:
     from tangentlab.experiments.bench.results import Curves
 
-INK = "#1f2430"
+INK, GRAY = "#1f2430", "#808793"
 # chosen so that the first six stay apart for every kind of colour vision, on white and on near-black alike
 PALETTE = ("#1e69f0", "#e17800", "#00a569", "#a54bb4", "#d21e2d", "#787887", "#8a6a4f", "#2f9fb5")
 SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"

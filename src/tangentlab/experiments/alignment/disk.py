@@ -31,7 +31,7 @@ from tangentlab.experiments.alignment._shared import step_axis
 from tangentlab.linalg import lanczos
 from tangentlab.models import MLP
 from tangentlab.objects.fmat import center_kernel
-from tangentlab.report.style import DIVERGING, PALETTE, band, label, panels
+from tangentlab.report.style import DIVERGING, GRAY, PALETTE, band, label, panels
 
 RADIUS = (2 / np.pi) ** 0.5
 MODES = 20
@@ -270,7 +270,7 @@ def _data(results: Results) -> Picture:
         chosen = points[points[:, 2] == value]
         axes.plot(chosen[:, 0], chosen[:, 1], marker, color=color, markersize=3, alpha=0.8, label=name)
     angle = np.linspace(0, 2 * np.pi, 200)
-    axes.plot(RADIUS * np.cos(angle), RADIUS * np.sin(angle), color="#808793", linewidth=1)
+    axes.plot(RADIUS * np.cos(angle), RADIUS * np.sin(angle), color=GRAY, linewidth=1)
     axes.set_aspect("equal")
     label(axes, "first coordinate", "second coordinate")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)

@@ -9,7 +9,7 @@ from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Pictur
 from tangentlab.experiments.alignment._groups import Kind, Source, duration, follow, half_rise, mixture, steepest
 from tangentlab.experiments.alignment._shared import step_axis
 from tangentlab.models import MLP
-from tangentlab.report.style import PALETTE, band, label, panels
+from tangentlab.report.style import GRAY, PALETTE, band, label, panels
 
 EASY, DIFFICULT = PALETTE[0], PALETTE[1]
 
@@ -123,7 +123,7 @@ class EasyDifficult(Experiment):
                 label(axes[0, column], "step", title, f"difficult: {kind}")
                 if not suffix:
                     band(axes[1, column], results.curves("alignment", "step", "ratio", kind=kind), color=PALETTE[2])
-                    axes[1, column].axhline(1, color="#808793", linewidth=1, linestyle="--")
+                    axes[1, column].axhline(1, color=GRAY, linewidth=1, linestyle="--")
                     label(axes[1, column], "step", "CKA easy / CKA difficult")
             for axis in axes.flat:
                 step_axis(axis, self.steps)

@@ -24,14 +24,21 @@ def two_panels(columns: int = 2) -> tuple[Figure, NDArray[Any]]:
 
 
 def draw_runs(
-    axes: Axes, results: Results, runs: Sequence[str], progress: str, key: str, name: str, color: Any
+    axes: Axes,
+    results: Results,
+    runs: Sequence[str],
+    progress: str,
+    key: str,
+    name: str,
+    color: Any,
+    styles: Sequence[str] = STYLES,
 ) -> None:
-    """One quantity in several trainings, each as far as all of its seeds have come; a name of its own needs none."""
-    for run, style in zip(runs, STYLES, strict=False):
+    """One quantity in several trainings, each as far as all of its seeds have come; ``name`` goes before the run's."""
+    for run, style in zip(runs, styles, strict=False):
         levels = own_levels(results, run, progress)
         curves = equal_progress(results, run, progress, key, levels)
-        said = f"{name}, {run.replace('alpha', 'α =')}" if name else f"learning {run}"
-        band(axes, curves, said, color=color, linestyle=style)
+        said = run.replace("alpha", "α =")
+        band(axes, curves, f"{name}, {said}" if name else said, color=color, linestyle=style)
 
 
 def draw_metrics(axes: Axes, results: Results, runs: Sequence[str], progress: str, x: str) -> None:

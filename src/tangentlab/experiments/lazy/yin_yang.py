@@ -29,7 +29,7 @@ from tangentlab.experiments import (
 from tangentlab.experiments.lazy.ensemble import Ensemble
 from tangentlab.linearized import AlphaModel
 from tangentlab.models import MLP
-from tangentlab.report.style import DIVERGING, INK, PALETTE, label, legend_below, panels
+from tangentlab.report.style import DIVERGING, GRAY, INK, PALETTE, label, legend_below, panels
 
 Array = NDArray[Any]
 REGIONS = {"areas": "large areas", "disks": "small disks", "straits": "between disk and boundary"}
@@ -283,7 +283,7 @@ def _draw_losses(axes: Axes, results: Results) -> None:
         longest = max(tables, key=len)
         axes.plot(longest["step"] + 1, np.mean(means, axis=0), color=color, label=f"α = {alpha:g}")
     for threshold in results.table("reached").distinct("threshold"):
-        axes.axhline(threshold, color="#808793", linewidth=1, linestyle="--")
+        axes.axhline(threshold, color=GRAY, linewidth=1, linestyle="--")
     axes.set_xscale("log")
     label(axes, "iterations + 1", "training loss [nats]", "training")
     legend_below(axes)

@@ -17,8 +17,10 @@ from tangentlab.errors import InputError
 from tangentlab.experiments import Batches, Lab, Results, Training, train
 from tangentlab.experiments._images import Points, Row
 from tangentlab.linearized import AlphaModel, Groups, at_progress, cue_groups, with_and_without
-from tangentlab.report.style import PALETTE, label
+from tangentlab.report.style import GRAY, PALETTE, label
 
+LEARNT = 0.6
+"""Balanced accuracy of a network that learnt something; chance is 0.5."""
 LEVELS = (0.7, 0.75, 0.8, 0.85, 0.9)
 SHOWN = {
     "balanced test accuracy": ("train with", "test balanced"),
@@ -136,6 +138,14 @@ def judge_early(lab: Lab, prefix: str, low: list[Row], middle: list[Row], high: 
     judge(lab, f"{prefix}-half", middle, low, "test with", "test without")
 
 
+def judge_ends(lab: Lab, claim: str, found: float, *ends: float) -> None:
+    """Measure a claim on balanced accuracies at the end; trainings that learnt nothing would be equal, too."""
+    if min(ends) < LEARNT:
+        lab.not_tested(claim, f"a training ends with a balanced accuracy of {min(ends):.2f}")
+    else:
+        lab.measure(claim, found)
+
+
 def draw_start(axes: NDArray[Any], results: Results, start: str, name: str, alphas: Sequence[float]) -> None:
     """The three panels of figure 5.3 for one starting point; a line per seed."""
     for place, alpha in enumerate(alphas):
@@ -150,7 +160,7 @@ def draw_start(axes: NDArray[Any], results: Results, start: str, name: str, alph
 
 def _finish(panel: Axes, title: str, start: str) -> None:
     vertical = "accuracy" if title.startswith("balanced") else "accuracy without the cue"
-    panel.plot([0, 1], [0, 1], color="#808793", linewidth=0.8, linestyle=":")
+    panel.plot([0, 1], [0, 1], color=GRAY, linewidth=0.8, linestyle=":")
     panel.set(xlim=(0.35, 1.02), ylim=(-0.02, 1.02))
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize=8, columnspacing=1.0)
     label(panel, "accuracy with the cue", vertical, f"{title}\n{start}")

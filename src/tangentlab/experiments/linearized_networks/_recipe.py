@@ -18,7 +18,6 @@ from tangentlab.models import MLP, LeNet5, ResNet18, fan_in_normal_
 Kind = Literal["mlp", "lenet", "resnet18"]
 NAMES = {"mlp": "MLP", "lenet": "LeNet", "resnet18": "ResNet18"}
 PLACE = "linearized networks"
-GRAY = "#808793"
 
 
 @dataclass(frozen=True)

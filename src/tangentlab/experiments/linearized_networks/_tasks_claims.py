@@ -1,11 +1,18 @@
-"""Claims of the eigenfunction tasks and of their variants."""
+"""Claims of the eigenfunction tasks and of their variants, and the measures that decide some of them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from tangentlab.experiments import Claim
 from tangentlab.experiments.linearized_networks._recipe import PLACE
 
 SECTION = f"{PLACE}, section 3"
+NEIGHBOURS = 10
 
 
 def task_claims(code: str, variant: str) -> tuple[Claim, ...]:
@@ -87,4 +94,39 @@ FURTHER = (
         0.06,
         f"{PLACE}, appendix B",
     ),
+    Claim(
+        "S3-E11-random",
+        "Random labels keep next to nothing of them.",
+        "root mean square of the cosine of eigenvectors with random signs",
+        "<=",
+        0.05,
+        f"{PLACE}, appendix B",
+    ),
 )
+
+CROSSING = Claim(
+    "S3-E1-mnist-crossing",
+    "On MNIST, the curves of LeNet and of its linearization cross near index 500.",
+    "distance in octaves of the index that best parts a lead of the linearization from a lead of the network",
+    "<=",
+    1.0,
+    f"{PLACE}, figure 3",
+)
+
+
+def crossing(indices: Sequence[int], network: Sequence[float], linearized: Sequence[float]) -> float:
+    """The index that best parts a lead of the linearization, before it, from a lead of the network, after it.
+
+    Between two of the indices it is their geometric mean; half the first or twice the last when one of them always leads.
+    """
+    lead = np.asarray(linearized, dtype=float) - np.asarray(network, dtype=float)
+    place = int(np.argmax([lead[:cut].sum() - lead[cut:].sum() for cut in range(len(lead) + 1)]))
+    ends = np.array([indices[0] / 4, *indices, 4 * indices[-1]], dtype=float).clip(0.5)
+    return float(np.sqrt(ends[place] * ends[place + 1]))
+
+
+def spike(values: Tensor, index: int) -> float:
+    """One alignment over the median of its neighbours, ten on each side where they exist."""
+    low, high = max(0, index - NEIGHBOURS), min(len(values), index + NEIGHBOURS + 1)
+    others = torch.cat([values[low:index], values[index + 1 : high]])
+    return float(values[index] / others.median())

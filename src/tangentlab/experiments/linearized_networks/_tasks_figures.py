@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from tangentlab.experiments import Picture, Results
-from tangentlab.experiments.linearized_networks._recipe import GRAY, NAMES
-from tangentlab.report.style import PALETTE, band, label, panels
+from tangentlab.experiments.linearized_networks._recipe import NAMES
+from tangentlab.report.style import GRAY, PALETTE, band, label, panels
 
+PARTS = {"all": "all images", "training": "training images", "validation": "validation images"}
 TICKS = [0, 1, 10, 100, 1000]
 
 
@@ -43,7 +45,7 @@ def _accuracies(results: Results, nets: tuple[str, ...]) -> Picture:
             band(panel, curves, name, color=PALETTE[place], linestyle=style, marker="o")
             rows = results.table("baseline", net=kind)
             if len(rows):
-                level, named = float(rows[name].mean()), f"{name}, CIFAR2"
+                level, named = float(rows[name].mean()), f"{name}, classes"
                 panel.axhline(level, color=PALETTE[place], linestyle=":", linewidth=1.2, label=named)
         panel.axhline(0.5, color=GRAY, linewidth=0.8)
         _index_axis(panel, curves.x[-1])
@@ -54,7 +56,7 @@ def _accuracies(results: Results, nets: tuple[str, ...]) -> Picture:
         "accuracy",
         figure,
         "Validation accuracy on tasks that are eigenfunctions of the tangent kernel at initialization, cut at 0, for networks "
-        "and their linearizations; dotted: the same on CIFAR2. Mean over seeds, all seeds as a band.",
+        "and their linearizations; dotted: on the first five classes against the others. Mean over seeds, all seeds as a band.",
     )
 
 
@@ -78,23 +80,24 @@ def _distances(results: Results, nets: tuple[str, ...]) -> Picture:
 
 
 def _alignments(results: Results, nets: tuple[str, ...], indices: tuple[int, ...]) -> Picture:
-    figure, axes = panels(len(nets), width=4.3)
+    figure, axes = panels(len(nets), len(PARTS), width=4.3)
     known = [index for index in indices if len(results.table("task", index=index))]
     shown = known[len(known) // 3 :: max(1, len(known) // 3)][:3]
-    for panel, kind in zip(axes[0], nets, strict=True):
+    for panel, (part, kind) in zip(axes.flat, product(PARTS, nets), strict=True):
         start = results.array(f"alignments-{kind}-start")
         places = np.arange(len(start)) + 1
-        panel.plot(places, start, color=GRAY, linestyle="--", label="start")
+        panel.plot(places, start, color=GRAY, linestyle="--", label="start, all images")
         for place, index in enumerate(shown):
-            ends = results.array(f"alignments-{kind}-{index}")
+            ends = results.array(f"alignments-{kind}-{index}-{part}")
             panel.plot(places, ends, color=PALETTE[place], linewidth=1, label=f"trained on {index}")
             panel.plot(index + 1, ends[index], "v", color=PALETTE[place], markersize=6)
         panel.set(xscale="log", yscale="log")
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
-        label(panel, "index of the eigenfunction + 1", "alignment with the kernel", NAMES[kind])
+        label(panel, "index of the eigenfunction + 1", "alignment with the kernel", f"{NAMES[kind]}, {PARTS[part]}")
     return Picture(
         "alignments",
         figure,
         "Alignment of all eigenfunctions of the initial kernel with the kernel after training on one of them (triangle), and "
-        "with the initial kernel, where it is their eigenvalue. First seed.",
+        "with the initial kernel of all images, where it is their eigenvalue; functions are scaled to a mean square of 1 on "
+        "the images at hand. First seed.",
     )

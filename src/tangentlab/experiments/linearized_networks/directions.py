@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments.linearized_networks._recipe import (
-    GRAY,
     NAMES,
     PLACE,
     Recipe,
@@ -21,7 +20,7 @@ from tangentlab.experiments.linearized_networks._recipe import (
     train_task,
 )
 from tangentlab.linearized import anisotropy_directions, direction_dataset, gradient_directions, linearize
-from tangentlab.report.style import DIVERGING, PALETTE, band, label, panels
+from tangentlab.report.style import DIVERGING, GRAY, PALETTE, band, label, panels
 
 SECTION = f"{PLACE}, appendix C"
 SHOWN = 10

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tangentlab import FIM_Empirical, PMatDense, PMatDiag, PMatEKFAC, PMatKFAC
 from tangentlab.data import Dataset
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.report.style import INK, PALETTE, label, panels, quantity
+from tangentlab.report.style import GRAY, INK, PALETTE, label, panels, quantity
 
 Array = NDArray[Any]
 METHODS = {"exact": "exact", "diagonal": "diagonal", "kfac": "KFAC", "ekfac": "EKFAC"}
@@ -193,7 +193,7 @@ def _draw(panel: Axes, exact: Array, basis: Array, scales: Array, title: str) ->
         reach = float(np.sqrt(axis @ exact @ axis)) / unit
         across = np.array([-axis[1], axis[0]])
         ends = np.stack([reach * axis - 0.35 * across, reach * axis + 0.35 * across], 1)
-        panel.plot(*ends, linestyle="--", linewidth=1, color="#808793")
+        panel.plot(*ends, linestyle="--", linewidth=1, color=GRAY)
         tip = (length * float(axis[0]), length * float(axis[1]))
         panel.annotate("", tip, (0, 0), arrowprops={"arrowstyle": "-|>", "color": color, "shrinkA": 0, "shrinkB": 0})
     panel.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), xticks=[-1, 0, 1], yticks=[-1, 0, 1], aspect="equal")
