@@ -156,12 +156,13 @@ class DiskEigenfunctions(Experiment):
         lab.save_array("data", torch.cat([data.inputs, data.targets[:, None].float()], 1))
 
         def record(training: Training) -> list[Row]:
-            row, vectors = self._measure(model, points, labels)
+            row, modes = self._measure(model, points, labels)
             with torch.no_grad():
                 accuracy = ((model(data.inputs)[:, 0] > 0) == (data.targets > 0)).float().mean().item()
             row |= {"step": training.step, "accuracy": accuracy}
             lab.log("kernel", **row)
-            lab.save_array(f"modes-{training.step}", vectors[:8].float())
+            for suffix, vectors in modes.items():
+                lab.save_array(f"modes{suffix}-{training.step}", vectors[:8].float())
             return [row]
 
         recorded = Points(self.shown, record)
@@ -176,30 +177,33 @@ class DiskEigenfunctions(Experiment):
         lab.measure("6.1-learned", end["accuracy"])
 
     @staticmethod
-    def _measure(model: nn.Module, points: Tensor, labels: Tensor) -> tuple[Row, Tensor]:
+    def _measure(model: nn.Module, points: Tensor, labels: Tensor) -> tuple[Row, dict[str, Tensor]]:
+        """Numbers and eigenvectors of the centred kernel and, with the suffix ``_raw``, of the kernel itself."""
         kernel = NTK(model, points, progress=False)
         row: Row = {"cka": label_alignment(kernel, labels), "ka": label_alignment(kernel, labels, None)}
         raw = kernel.matrix().double()
-        values_raw, _ = top_modes(raw, MODES)
-        centred = center_kernel(raw[None, :, None, :], "global")[0, :, 0]
-        values, vectors = top_modes(centred, MODES)
-        row |= {"ratio": float(values[-1] / values[0]), "ratio_raw": float(values_raw[-1] / values_raw[0])}
-        return row | {"share": label_share(vectors[:LABEL_MODES], labels)}, vectors
+        modes = {}
+        for suffix, matrix in (("", center_kernel(raw[None, :, None, :], "global")[0, :, 0]), ("_raw", raw)):
+            values, modes[suffix] = top_modes(matrix, MODES)
+            row[f"ratio{suffix}"] = float(values[-1] / values[0])
+            row[f"share{suffix}"] = label_share(modes[suffix][:LABEL_MODES], labels)
+        return row, modes
 
     def draw(self, results: Results) -> Iterator[Picture]:
         """Eigenfunctions as maps, the curves, and the data."""
-        yield _maps(results, self.shown)
+        yield _maps(results, self.shown, "", "figure-6.1")
+        yield _maps(results, self.shown, "_raw", "figure-6.1-uncentred")
         yield _curves(results, self.steps)
         yield _data(results)
 
 
-def _maps(results: Results, shown: tuple[int, ...]) -> Picture:
+def _maps(results: Results, shown: tuple[int, ...], suffix: str, name: str) -> Picture:
     found = set(results.table("kernel", seed=results.seeds[0]).distinct("step"))
     steps = [step for step in shown if step in found] or sorted(found)
     count = 6
     figure, axes = panels(count, len(steps), width=1.45, height=1.5)
     for row, step in enumerate(steps):
-        maps = results.array(f"modes-{step}")
+        maps = results.array(f"modes{suffix}-{step}")
         side = round(maps.shape[1] ** 0.5)
         for column in range(count):
             _map(axes[row, column], maps[column].reshape(side, side))
@@ -207,11 +211,11 @@ def _maps(results: Results, shown: tuple[int, ...]) -> Picture:
                 axes[row, column].set_title(f"mode {column + 1}")
         axes[row, 0].set_ylabel(f"step {step:,}")
     return Picture(
-        "figure-6.1",
+        name,
         figure,
-        "The first eigenfunctions of the centred tangent kernel over the square [−1, 1]², in decreasing order of their "
-        "eigenvalue (columns), at points of the training (rows). Each map has its own scale, symmetric around 0. The line is "
-        "the circle to be learned. First seed.",
+        f"The first eigenfunctions of the tangent kernel, {'not ' if suffix else ''}centred, over the square [−1, 1]², in "
+        "decreasing order of their eigenvalue (columns), at points of the training (rows). Each map has its own scale, "
+        "symmetric around 0. The line is the circle to be learned. First seed.",
     )
 
 
@@ -226,34 +230,18 @@ def _map(axes: Any, values: Any) -> None:
 
 def _curves(results: Results, last: int) -> Picture:
     figure, ((left, middle, right),) = panels(3)
-    for key, name, style in (("ratio", "centred", "-"), ("ratio_raw", "not centred", "--")):
-        band(
-            left,
-            results.curves("kernel", "step", key),
-            name,
-            color=PALETTE[0],
-            linestyle=style,
-            marker="o",
-            markersize=3,
-        )
-    for key, name, style in (("cka", "centred", "-"), ("ka", "not centred", "--")):
-        band(
-            middle,
-            results.curves("kernel", "step", key),
-            name,
-            color=PALETTE[1],
-            linestyle=style,
-            marker="o",
-            markersize=3,
-        )
-    band(right, results.curves("kernel", "step", "share"), color=PALETTE[2], marker="o", markersize=3)
+    shown = ((left, "ratio", "ratio_raw"), (middle, "cka", "ka"), (right, "share", "share_raw"))
+    for color, (axes, centred, raw) in zip(PALETTE, shown, strict=False):
+        options: dict[str, Any] = {"color": color, "marker": "o", "markersize": 3}
+        band(axes, results.curves("kernel", "step", centred), "centred", linestyle="-", **options)
+        band(axes, results.curves("kernel", "step", raw), "not centred", linestyle="--", **options)
     left.set_yscale("log")
     for axes in (left, middle, right):
         step_axis(axes, last, 50)
     label(left, "step", "λ₂₀ / λ₁", "spectrum")
     label(middle, "step", "cosine with the label kernel", "alignment")
     label(right, "step", "share of the labels in 5 modes", "structure")
-    for axes in (left, middle):
+    for axes in (left, middle, right):
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     return Picture(
         "through-training",

@@ -8,6 +8,7 @@ from typing import Any
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments.alignment._groups import Kind, Source, duration, follow, half_rise, mixture, steepest
 from tangentlab.experiments.alignment._shared import step_axis
+from tangentlab.experiments.bench.results import Curves
 from tangentlab.models import MLP
 from tangentlab.report.style import GRAY, PALETTE, band, label, panels
 
@@ -115,16 +116,15 @@ class EasyDifficult(Experiment):
             ("_raw", "figure-6.4-uncentred", "alignment, not centred"),
         ):
             kinds = results.table("alignment").distinct("kind")
-            figure, axes = panels(len(kinds), 1 if suffix else 2)
+            figure, axes = panels(len(kinds), 2)
             for column, kind in enumerate(kinds):
                 for key, color in (("easy", EASY), ("difficult", DIFFICULT)):
                     curves = results.curves("alignment", "step", key + suffix, kind=kind)
                     band(axes[0, column], curves, key, color=color)
                 label(axes[0, column], "step", title, f"difficult: {kind}")
-                if not suffix:
-                    band(axes[1, column], results.curves("alignment", "step", "ratio", kind=kind), color=PALETTE[2])
-                    axes[1, column].axhline(1, color=GRAY, linewidth=1, linestyle="--")
-                    label(axes[1, column], "step", "CKA easy / CKA difficult")
+                band(axes[1, column], ratio_curves(results, suffix, kind=kind), color=PALETTE[2])
+                axes[1, column].axhline(1, color=GRAY, linewidth=1, linestyle="--")
+                label(axes[1, column], "step", "easy / difficult")
             for axis in axes.flat:
                 step_axis(axis, self.steps)
             handles, names = axes[0, 0].get_legend_handles_labels()
@@ -133,10 +133,15 @@ class EasyDifficult(Experiment):
                 name,
                 figure,
                 "Alignment of the tangent kernel with the labels of training, on equally many easy and difficult training "
-                "examples, along the training"
-                + (", and below the ratio of the two" if not suffix else ", nothing centred")
-                + ". Mean over seeds, all seeds as a band.",
+                f"examples, along the training{', nothing centred' if suffix else ''}; below, the ratio of the two. Mean over "
+                "seeds, all seeds as a band.",
             )
+
+
+def ratio_curves(results: Results, suffix: str, **where: Any) -> Curves:
+    """The alignment on easy over that on difficult examples, a curve per seed; ``suffix`` tells the centring."""
+    easy, difficult = (results.curves("alignment", "step", key + suffix, **where) for key in ("easy", "difficult"))
+    return Curves(easy.x, easy.y / difficult.y)
 
 
 @experiment
@@ -233,7 +238,7 @@ class DepthHierarchy(Experiment):
     def _drawn(self, results: Results, name: str, suffix: str) -> Picture:
         depths, seeds = results.table("alignment").distinct("depth"), results.seeds
         title_of = "alignment" if suffix else "CKA"
-        figure, axes = panels(len(seeds) + (not suffix), len(depths), width=2.5, height=1.9, sharex=True)
+        figure, axes = panels(len(seeds) + 1, len(depths), width=2.5, height=1.9, sharex=True)
         for row, depth in enumerate(depths):
             for column, seed in enumerate(seeds):
                 table = results.table("alignment", depth=depth, seed=seed)
@@ -242,14 +247,9 @@ class DepthHierarchy(Experiment):
                 axes[row, column].set_ylim(bottom=0)
                 title = f"seed {seed}" if row == 0 else None
                 label(axes[row, column], "step" if row == len(depths) - 1 else "", title_of, title)
-            if not suffix:
-                band(axes[row, -1], results.curves("alignment", "step", "ratio", depth=depth), color=PALETTE[2])
-                label(
-                    axes[row, -1],
-                    "step" if row == len(depths) - 1 else "",
-                    "easy / difficult",
-                    "ratio" if row == 0 else None,
-                )
+            band(axes[row, -1], ratio_curves(results, suffix, depth=depth), color=PALETTE[2])
+            named = "ratio" if row == 0 else None
+            label(axes[row, -1], "step" if row == len(depths) - 1 else "", "easy / difficult", named)
             axes[row, 0].set_ylabel(f"{depth} hidden layers\n{title_of}")
         for axis in axes.flat:
             step_axis(axis, self.steps)
@@ -259,10 +259,6 @@ class DepthHierarchy(Experiment):
             name,
             figure,
             "Alignment of the tangent kernel with the labels of training on easy digits and on digits with random labels, for "
-            "networks of several depths (rows) and seeds (columns)"
-            + (
-                ", nothing centred."
-                if suffix
-                else ". Right: the ratio of the two, mean over seeds, all seeds as a band."
-            ),
+            f"networks of several depths (rows) and seeds (columns){', nothing centred' if suffix else ''}. Right: the ratio "
+            "of the two, mean over seeds, all seeds as a band.",
         )

@@ -75,9 +75,9 @@ class InitialEigenvectors(Experiment):
         half = self.points // 2
         main = power[:half].argmax(1).double()
         pairs = (power[:, :-1] + power[:, 1:]).amax(1)
-        lab.save_array("power", power)
-        lab.save_array("vectors", centred.vectors[:, 0])
         for name, modes in (("centred", centred), ("not centred", raw)):
+            lab.save_array(f"power, {name}", fourier_power(modes.vectors[:, 0]))
+            lab.save_array(f"vectors, {name}", modes.vectors[:, 0])
             for place, value in enumerate((modes.values / modes.values[0]).tolist(), start=1):
                 lab.log("eigenvalue", kernel=name, index=place, value=value)
         lab.measure("B.2-order", _rank_correlation(main))
@@ -85,30 +85,35 @@ class InitialEigenvectors(Experiment):
         lab.measure("B.2-per-mille", float(centred.values[9] / centred.values[0]))
 
     def draw(self, results: Results) -> Iterator[Picture]:
-        """Frequencies, some eigenvectors, eigenvalues."""
-        figure, ((left, middle, right),) = panels(3)
-        power, vectors = results.array("power"), results.array("vectors")
-        heatmap(left, np.sqrt(power.T), "Fourier magnitude", origin="lower", vmin=0, vmax=1)
-        label(left, "index of the eigenvector", "frequency [periods]", "frequencies")
-        shown = [place for place in (0, 5, 20) if place < len(vectors)]
-        for place, color in zip(shown, PALETTE, strict=False):
-            middle.plot(np.linspace(0, 1, vectors.shape[1]), vectors[place], color=color, label=f"j = {place}")
-        label(middle, "input", "value of the eigenvector", "eigenvectors")
-        for name, style in (("centred", "-"), ("not centred", "--")):
-            curves = results.curves("eigenvalue", "index", "value", kernel=name)
-            right.plot(curves.x, curves.mean, style, color=PALETTE[3], label=name)
-            right.fill_between(curves.x, curves.low, curves.high, color=PALETTE[3], alpha=0.2, linewidth=0)
-        right.set_yscale("log")
-        label(right, "index", "eigenvalue over the first", "eigenvalues")
-        for axes, columns in ((middle, 3), (right, 2)):
-            legend_below(axes, columns)
-        yield Picture(
-            "figure-b.2",
-            figure,
-            "Left: Fourier magnitudes of the eigenvectors of a random network's centred tangent kernel at equally spaced "
-            "points of [0, 1]. Middle: three of them. Right: the eigenvalues, centred and not. Left "
-            "and middle one seed; right the mean over seeds, all seeds as a band.",
-        )
+        """Frequencies, some eigenvectors, eigenvalues; the uncentred twin."""
+        yield _figure(results, "centred", "figure-b.2")
+        yield _figure(results, "not centred", "figure-b.2-uncentred")
+
+
+def _figure(results: Results, kernel: str, name: str) -> Picture:
+    figure, ((left, middle, right),) = panels(3)
+    power, vectors = results.array(f"power, {kernel}"), results.array(f"vectors, {kernel}")
+    heatmap(left, np.sqrt(power.T), "Fourier magnitude", origin="lower", vmin=0, vmax=1)
+    label(left, "index of the eigenvector", "frequency [periods]", "frequencies")
+    shown = [place for place in (0, 5, 20) if place < len(vectors)]
+    for place, color in zip(shown, PALETTE, strict=False):
+        middle.plot(np.linspace(0, 1, vectors.shape[1]), vectors[place], color=color, label=f"j = {place}")
+    label(middle, "input", "value of the eigenvector", "eigenvectors")
+    for which, style in (("centred", "-"), ("not centred", "--")):
+        curves = results.curves("eigenvalue", "index", "value", kernel=which)
+        right.plot(curves.x, curves.mean, style, color=PALETTE[3], label=which)
+        right.fill_between(curves.x, curves.low, curves.high, color=PALETTE[3], alpha=0.2, linewidth=0)
+    right.set_yscale("log")
+    label(right, "index", "eigenvalue over the first", "eigenvalues")
+    for axes, columns in ((middle, 3), (right, 2)):
+        legend_below(axes, columns)
+    return Picture(
+        name,
+        figure,
+        f"Left: Fourier magnitudes of the eigenvectors of a random network's tangent kernel, {kernel}, at equally spaced "
+        "points of [0, 1]. Middle: three of them. Right: the eigenvalues, centred and not. Left and middle one seed; right "
+        "the mean over seeds, all seeds as a band.",
+    )
 
 
 def _rank_correlation(values: torch.Tensor) -> float:
