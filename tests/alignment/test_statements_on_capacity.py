@@ -19,6 +19,7 @@ from tangentlab.alignment import (
     margin_bound,
     margins,
     multiclass_bound,
+    multiclass_flow_bound,
     optimal_rescaling,
     rademacher_of_values,
     ramp_loss,
@@ -157,6 +158,25 @@ def test_the_multiclass_bound_holds_on_functions_of_the_ball_and_is_ordered():
     assert tight == pytest.approx(classes / gamma * radius / n * sum(float(b) ** 0.5 for b in blocks), rel=1e-12)
     assert loose == pytest.approx(classes**1.5 * radius / (gamma * n) * float(kernel.trace()) ** 0.5, rel=1e-12)
     assert rademacher_of_values(losses) <= tight <= loose
+
+
+def test_the_multiclass_bound_of_a_flow_holds_on_functions_of_the_flow_and_is_ordered():
+    classes, n, dim, radii, gamma = 3, 6, 8, (1.3, 0.4, 2.0), 0.9
+    labels = torch.tensor([0, 1, 2, 2, 1, 0])
+    maps = [normal(classes, n, dim, seed=step) for step in range(3)]
+    kernels = [FMatDense(torch.einsum("cnp,dmp->cndm", phi, phi)) for phi in maps]
+    values = torch.zeros(4000, n, classes, dtype=torch.float64)
+    for step, (phi, radius) in enumerate(zip(maps, radii)):
+        moves = normal(4000, dim, seed=10 + step)
+        values += torch.einsum("cnp,fp->fnc", phi, moves * radius / moves.norm(dim=1, keepdim=True))
+    losses = torch.stack([ramp_loss(margins(f, labels), gamma) for f in values])
+    tight, loose = (multiclass_flow_bound(kernels, radii, gamma, by_class=flag) for flag in (True, False))
+    assert rademacher_of_values(losses) <= tight <= loose
+    # each output is a flow of its own, and the sum over outputs of the flows' bounds is what the statement has
+    outputs = [flow_bound([k.data[y, :, y] for k in kernels], radii) for y in range(classes)]
+    assert tight == pytest.approx(classes / gamma * sum(outputs), rel=1e-12)
+    with pytest.raises(ValueError, match="shorter"):
+        multiclass_flow_bound(kernels, radii[:2], gamma)
 
 
 def test_the_margin_bound_is_the_sum_of_its_parts_and_covers_the_test_error():

@@ -83,8 +83,8 @@ def multiclass_bound(kernel: FMatDense, radius: float, margin: float, *, by_clas
     """Bound of the complexity of the ramp loss over a ball of functions with c outputs.
 
     ``c^(3/2) M / (gamma n) sqrt(tr K)`` with K over all outputs and examples (Baratin et al. 2021, theorem 13); with
-    ``by_class`` the tighter ``(c / gamma) sum_y (M / n) sqrt(tr K^yy)``, which it comes from by Cauchy-Schwarz.
-    For a flow, sum over the steps.
+    ``by_class`` the tighter ``(c / gamma) sum_y (M / n) sqrt(tr K^yy)``, which it comes from by Cauchy-Schwarz. For
+    flows: `multiclass_flow_bound`.
 
     Args:
         kernel: ``(c, n, c, n)``.
@@ -99,6 +99,18 @@ def multiclass_bound(kernel: FMatDense, radius: float, margin: float, *, by_clas
     if by_class:
         return classes / margin * radius / n * float(traces.sqrt().sum())
     return classes**1.5 * radius / (margin * n) * math.sqrt(float(traces.sum()))
+
+
+def multiclass_flow_bound(
+    kernels: Sequence[FMatDense], radii: Sequence[float], margin: float, *, by_class: bool = False
+) -> float:
+    """`multiclass_bound` for a learning flow with steps of norm m_t in features of kernel K_t: its sum over the steps.
+
+    The c outputs of a flow are sums over the steps of those of norm balls, so its complexity is at most the sum of theirs,
+    output by output.
+    """
+    pairs = zip(kernels, radii, strict=True)
+    return sum(multiclass_bound(kernel, radius, margin, by_class=by_class) for kernel, radius in pairs)
 
 
 def margins(outputs: Tensor, labels: Tensor) -> Tensor:

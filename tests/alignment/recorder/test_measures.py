@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from tangentlab.alignment.recorder import TangentRecorder
 from tangentlab.alignment.recorder.budget import Size
 from tangentlab.alignment.recorder.curvature import SignedRoots
+from tangentlab.alignment.recorder.measures import DEFAULT
 from tangentlab.alignment.recorder.probes import choose_outputs, target_columns
 from tangentlab.engine.likelihood import likelihood_of
 from tangentlab.errors import InputError
@@ -29,23 +30,28 @@ def jacobian(model, x):
 
 def centred_kernel(features):
     """(n c, n c) of features (n, c, d) centred per output, in any order of rows."""
-    rows = (features - features.mean(0)).flatten(0, 1)
+    return plain_kernel(features - features.mean(0))
+
+
+def plain_kernel(features):
+    rows = features.flatten(0, 1)
     return rows @ rows.T
 
 
 @pytest.fixture(scope="module")
 def snapshot():
     model, data = dense(), {"train": double(digits_like(20, 3)), "test": double(digits_like(20, 4))}
-    recorder = TangentRecorder(model, data, size=(20, None), **STEADY)
+    recorder = TangentRecorder(model, data, size=(20, None), measures=[*DEFAULT, "uncentred"], **STEADY)
     recorder.start()
     examples = {name: probe.batch for name, probe in recorder._observer.probes.items()}
     return recorder.snapshots[0]["values"], model, examples
 
 
+@pytest.mark.parametrize("mark, kernel_of", [("", centred_kernel), ("uncentred/", plain_kernel)])
 @pytest.mark.parametrize("probe", ["train", "test"])
-def test_spectrum_is_that_of_the_kernel_centred_per_output(snapshot, probe):
+def test_spectrum_is_that_of_the_kernel_centred_per_output_or_as_it_is(snapshot, probe, mark, kernel_of):
     values, model, examples = snapshot
-    eigenvalues = torch.linalg.eigvalsh(centred_kernel(jacobian(model, examples[probe][0]))).clamp_min(0)
+    eigenvalues = torch.linalg.eigvalsh(kernel_of(jacobian(model, examples[probe][0]))).clamp_min(0)
     shares = eigenvalues / eigenvalues.sum()
     expected = {
         "max": eigenvalues.max(),
@@ -57,7 +63,7 @@ def test_spectrum_is_that_of_the_kernel_centred_per_output(snapshot, probe):
         "T_16%": shares.topk(10).values.sum(),
     }
     for name, value in expected.items():
-        assert values[f"{probe}/{name}"] == pytest.approx(float(value), rel=1e-8), name
+        assert values[f"{probe}/{mark}{name}"] == pytest.approx(float(value), rel=1e-8), name
 
 
 @pytest.mark.parametrize("probe", ["train", "test"])
@@ -72,9 +78,9 @@ def test_alignment_is_the_cosine_with_one_hot_labels_in_all_and_in_every_layer(s
         label = (hot - hot.mean(0)).flatten()
         expected = label @ kernel @ label / (kernel.norm() * (label @ label))
         assert values[f"{probe}/{name or 'cka'}"] == pytest.approx(float(expected), rel=1e-8)
-    rows, label = features.flatten(0, 1), hot.flatten()
-    kernel = rows @ rows.T
-    assert values[f"{probe}/ka"] == pytest.approx(float(label @ kernel @ label / (kernel.norm() * (label @ label))))
+        kernel, label = plain_kernel(features[..., part]), hot.flatten()
+        expected = label @ kernel @ label / (kernel.norm() * (label @ label))
+        assert values[f"{probe}/{f'uncentred/{name}' if name else 'ka'}"] == pytest.approx(float(expected), rel=1e-8)
 
 
 def test_loss_and_accuracy_are_those_of_the_probe(snapshot):

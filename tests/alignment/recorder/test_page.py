@@ -77,6 +77,12 @@ def test_only_what_was_measured_is_drawn():
     assert [picture.name for picture in recorder.plot()] == ["spectrum", "cost"]
 
 
+def test_the_uncentred_measure_has_figures_of_its_own():
+    recorder = TangentRecorder(convolutional(), probes(), measures=["uncentred"], **STEADY)
+    recorder.start()
+    assert [picture.name for picture in recorder.plot()] == ["layers-uncentred", "spectrum-uncentred", "cost"]
+
+
 def test_the_page_stands_alone_and_tells_what_happened(folder):
     page = (folder / "report.html").read_text()
     assert not re.search(r'(src|href)="(?!#|data:)', page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -30,7 +31,9 @@ def pictures(recording: Recording) -> list[Picture]:
         training,
         alignment,
         layers,
+        partial(layers, centred=False),
         spectrum,
+        partial(spectrum, centred=False),
         linearity,
         complexity,
         curvature,
@@ -64,15 +67,16 @@ def alignment(recording: Recording) -> Picture | None:
     )
 
 
-def layers(recording: Recording) -> Picture | None:
-    """CKA of every layer as a map over steps."""
-    probes = [probe for probe in recording.probes if recording.layers(probe)]
+def layers(recording: Recording, centred: bool = True) -> Picture | None:
+    """CKA, or KA, of every layer as a map over steps."""
+    found = {probe: recording.layers(probe, centred) for probe in recording.probes}
+    probes = [probe for probe in found if found[probe]]
     if not probes:
         return None
-    names = list(recording.layers(probes[0]))
+    names, what = list(found[probes[0]]), "CKA" if centred else "KA"
     height = min(6.0, max(2.6, 1.2 + 0.17 * min(len(names), LAYERS_NAMED)))
     figure, (axes,) = panels(len(probes), width=4.6 if len(probes) < 3 else 3.6, height=height, sharey=True)
-    tables = [np.array(list(recording.layers(probe).values())) for probe in probes]
+    tables = [np.array(list(found[probe].values())) for probe in probes]
     highest = max(float(np.nanmax(table)) for table in tables) or 1.0
     for one, probe, table in zip(axes, probes, tables, strict=True):
         image = one.imshow(table, aspect="auto", interpolation="nearest", vmin=0, vmax=highest)
@@ -83,27 +87,29 @@ def layers(recording: Recording) -> Picture | None:
         named = _some(len(names), LAYERS_NAMED)
         one.set_yticks(named, [names[place] for place in named], fontsize=7.5)
         label(one, STEPS, "layer, from input to output" if one is axes[0] else "", probe)
-    figure.colorbar(image, ax=list(axes), label="CKA with the labels", shrink=0.92)
+    figure.colorbar(image, ax=list(axes), label=f"{what} with the labels", shrink=0.92)
     return Picture(
-        "layers",
+        "layers" if centred else "layers-uncentred",
         figure,
-        "CKA with the labels of the kernel of every layer alone; the kernels of all layers add up to the tangent kernel.",
+        f"{what} with the labels of the kernel of every layer alone{'' if centred else ', not centred'}; the kernels of all "
+        "layers add up to the tangent kernel.",
     )
 
 
-def spectrum(recording: Recording) -> Picture | None:
+def spectrum(recording: Recording, centred: bool = True) -> Picture | None:
     """Eigenvalues, effective rank and trace ratios."""
-    probes = [probe for probe in recording.probes if f"{probe}/effective_rank" in recording.names]
+    mark = "" if centred else "uncentred/"
+    probes = [probe for probe in recording.probes if f"{probe}/{mark}effective_rank" in recording.names]
     if not probes:
         return None
     figure, ((values, ranks, shares),) = panels(3, height=3.5)
     for line, probe in zip(_lines(probes), probes, strict=True):
         for color, name in zip(PALETTE, ("max", "mean", "median"), strict=False):
-            _curve(values, recording, f"{probe}/{name}", name, color, line)
-        _curve(ranks, recording, f"{probe}/effective_rank", probe, PALETTE[0], line)
+            _curve(values, recording, f"{probe}/{mark}{name}", name, color, line)
+        _curve(ranks, recording, f"{probe}/{mark}effective_rank", probe, PALETTE[0], line)
         for color, name in zip(PALETTE[2:], ("T_4%", "T_8%", "T_16%"), strict=False):
-            _curve(shares, recording, f"{probe}/{name}", name.removeprefix("T_"), color, line)
-    if all(value > 0 for probe in probes for value in recording.curve(f"{probe}/median")[1]):
+            _curve(shares, recording, f"{probe}/{mark}{name}", name.removeprefix("T_"), color, line)
+    if all(value > 0 for probe in probes for value in recording.curve(f"{probe}/{mark}median")[1]):
         values.set_yscale("log")
     label(values, STEPS, "eigenvalue", "eigenvalues")
     label(ranks, STEPS, "effective rank", "effective rank")
@@ -113,10 +119,11 @@ def spectrum(recording: Recording) -> Picture | None:
         lines = {str(one.get_label()): str(one.get_color()) for one in axes.get_lines()}
         _legend(axes, [(color, "-", text) for text, color in lines.items() if not text.startswith("_")])
     return Picture(
-        "spectrum",
+        "spectrum" if centred else "spectrum-uncentred",
         figure,
-        "The tangent kernel centred per output. Left: its largest, mean and median eigenvalue. Middle: exp of the entropy of "
-        "the spectrum, between 1 and the number of rows. Right: what the largest 4, 8 and 16 % of the eigenvalues hold.",
+        f"The tangent kernel, {'centred per output' if centred else 'not centred'}. Left: its largest, mean and median "
+        "eigenvalue. Middle: exp of the entropy of the spectrum, between 1 and the number of rows. Right: what the largest 4, "
+        "8 and 16 % of the eigenvalues hold.",
     )
 
 

@@ -5,6 +5,7 @@ A measure of your own is any such function; its numbers are called ``{probe}/{na
 * `performance`: loss and accuracy on the probe;
 * `spectrum`: statistics of the centred kernel's eigenvalues;
 * `alignment`: CKA and KA with the labels, and CKA layer by layer;
+* `uncentred`: the spectrum, and KA layer by layer, of the kernels as they are (not by default);
 * `linearity`: similarity with the start of training;
 * `curvature`: traces of the Fisher matrix and of the Hessian (costs a few backward passes, so on the first probe only).
 """
@@ -53,16 +54,26 @@ def performance(view: View, likelihood: str | Likelihood | None = None) -> dict[
 
 def spectrum(view: View) -> dict[str, float]:
     """Largest, mean and median eigenvalue, trace, ranks and trace ratios of the kernel centred per output."""
-    found = kernel_spectrum(view.kernel, CENTRE)
+    return _spectrum(view, CENTRE)
+
+
+def uncentred(view: View) -> dict[str, float]:
+    """The same of the kernel as it is, and KA of every layer's kernel; not among the default measures."""
+    found = {**_spectrum(view, None), **_layers(view, None)}
+    return {f"uncentred/{name}": value for name, value in found.items()}
+
+
+def _spectrum(view: View, center: str | None) -> dict[str, float]:
+    found = kernel_spectrum(view.kernel, center)
     ratios = {f"T_{share:.0%}": found.trace_ratio(max(1, round(share * found.dim))) for share in SHARES}
     return {**found.summary(()), **ratios}
 
 
-def uncentred(view: View) -> dict[str, float]:
-    """The same of the kernel as it is; not among the default measures."""
-    found = kernel_spectrum(view.kernel)
-    ratios = {f"T_{share:.0%}": found.trace_ratio(max(1, round(share * found.dim))) for share in SHARES}
-    return {f"uncentred/{name}": value for name, value in {**found.summary(()), **ratios}.items()}
+def _layers(view: View, center: str | None) -> dict[str, float]:
+    if view.targets is None:
+        return {}
+    kernels = view.layer_kernels.items()
+    return {f"layer/{name}": label_alignment(kernel, view.targets, center) for name, kernel in kernels}
 
 
 def alignment(view: View) -> dict[str, float]:
@@ -74,8 +85,7 @@ def alignment(view: View) -> dict[str, float]:
         "cka": label_alignment(view.kernel, targets, CENTRE),
         "ka": label_alignment(view.kernel, targets, None),
     }
-    layers = {name: label_alignment(kernel, targets, CENTRE) for name, kernel in view.layer_kernels.items()}
-    return {**found, **{f"layer/{name}": value for name, value in layers.items()}}
+    return {**found, **_layers(view, CENTRE)}
 
 
 def linearity(view: View) -> dict[str, float]:

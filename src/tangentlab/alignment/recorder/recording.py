@@ -62,9 +62,9 @@ class Recording:
             raise InputError(f"{name!r} was not recorded; there are {', '.join(self.names) or 'no measurements'}.")
         return [step for step, _ in points], [value for _, value in points]
 
-    def layers(self, probe: str) -> dict[str, list[float]]:
-        """CKA of every layer with the labels, one value per snapshot."""
-        mark = f"{probe}/layer/"
+    def layers(self, probe: str, centred: bool = True) -> dict[str, list[float]]:
+        """CKA (or KA, from the measure "uncentred") of every layer with the labels, one value per snapshot."""
+        mark = f"{probe}/layer/" if centred else f"{probe}/uncentred/layer/"
         names = [name for name in self.names if name.startswith(mark)]
         absent = float("nan")
         return {name.removeprefix(mark): [row["values"].get(name, absent) for row in self.snapshots] for name in names}
