@@ -4,7 +4,17 @@ import pytest
 import torch
 from torch import Generator
 
-from tangentlab.data import Dataset, balanced_subset, downscale, label_noise, load, only_classes, standardize, subset
+from tangentlab.data import (
+    Dataset,
+    balanced_subset,
+    downscale,
+    label_noise,
+    load,
+    only_classes,
+    standardize,
+    stratified_subset,
+    subset,
+)
 from tangentlab.errors import InputError
 
 
@@ -115,3 +125,16 @@ def test_impossible_noise_is_refused():
 def test_inputs_and_targets_must_have_the_same_length():
     with pytest.raises(InputError, match="3 inputs but 2 targets"):
         Dataset(torch.zeros(3, 1), torch.zeros(2), "uneven")
+
+
+def test_a_stratified_subset_has_the_shares_of_the_whole_and_contains_the_smaller_ones():
+    labels = torch.tensor([0] * 60 + [1] * 30 + [2] * 10)
+    data = Dataset(torch.arange(100.0)[:, None], labels, "toy", classes=3)
+    parts = {count: stratified_subset(data, count, rng()) for count in (10, 33, 100)}
+    assert torch.equal(parts[10].targets.bincount(), torch.tensor([6, 3, 1]))
+    for count, part in parts.items():
+        assert len(part) == len(part.inputs.unique()) == count
+        assert ((part.targets.bincount() - count * torch.tensor([0.6, 0.3, 0.1])).abs() <= 1).all()
+    ids = {count: set(part.inputs.flatten().tolist()) for count, part in parts.items()}
+    assert ids[10] < ids[33] < ids[100]
+    assert not torch.equal(stratified_subset(data, 10, torch.Generator().manual_seed(99)).inputs, parts[10].inputs)

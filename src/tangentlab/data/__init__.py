@@ -23,6 +23,7 @@ from tangentlab.data.transforms import (
     only_classes,
     shuffled,
     standardize,
+    stratified_subset,
     subset,
 )
 
@@ -49,6 +50,7 @@ __all__ = [
     "sinusoids",
     "stand_in",
     "standardize",
+    "stratified_subset",
     "subset",
     "yin_yang",
     "yin_yang_labels",

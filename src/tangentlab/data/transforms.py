@@ -62,6 +62,21 @@ def balanced_subset(
     return dataset.take(rows[torch.randperm(len(rows), generator=generator)])
 
 
+def stratified_subset(dataset: Dataset, count: int, generator: Generator) -> Dataset:
+    """``count`` examples with the shares of classes that the whole set has, up to one example per class.
+
+    Drawn without replacement; the same generator gives subsets that contain each other.
+    """
+    rows = torch.randperm(len(dataset), generator=generator)
+    labels = dataset.targets[rows]
+    place = torch.empty(len(rows), dtype=torch.float64)
+    for label in labels.unique():
+        members = labels == label
+        size = int(members.sum())
+        place[members] = (torch.arange(size, dtype=torch.float64) + 0.5) / size
+    return dataset.take(rows[place.argsort(stable=True)[:count]])
+
+
 def only_classes(dataset: Dataset, *classes: int) -> Dataset:
     """The examples of these classes, in their old order, relabelled 0, 1, ... in the order given."""
     keep = torch.isin(dataset.targets, torch.tensor(classes))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from tangentlab.data import Dataset
+from tangentlab.data import Dataset, stratified_subset
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._images import image_data
 from tangentlab.experiments.linearized_networks._recipe import (
@@ -87,7 +87,10 @@ class SampleSize(Experiment):
     }
     seeds = {"smoke": 1, "desk": 2, "paper": 1}
     minutes = {"smoke": 0.2, "desk": 7, "paper": 5_000}
-    notes = {"desk": "images of 16 x 16 pixels, 500 updates, eigenfunction 20 of the kernel of 5,000 images."}
+    notes = {
+        "desk": "images of 16 x 16 pixels, 500 updates, eigenfunction 20 of the kernel of 5,000 images; subsets are stratified "
+        "and contain each other."
+    }
 
     nets: tuple[str, ...] = ("mlp", "lenet")
     data: str = "cifar10"
@@ -138,7 +141,8 @@ class SampleSize(Experiment):
     def _gap(self, lab: Lab, kind: str, task: str, data: Dataset, size: int) -> float:
         """Validation accuracy, linearized minus network."""
         split = len(data) - for_trial(lab, self.valid, len(data) // 2)
-        train, valid = data.first(min(size, split)), data.take(torch.arange(split, len(data)))
+        rows = lab.generator("subset", task)
+        train, valid = stratified_subset(data.first(split), size, rows), data.take(torch.arange(split, len(data)))
         found = {}
         for name in MODELS:
             with lab.seeded("model", kind):
