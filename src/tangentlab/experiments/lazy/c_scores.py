@@ -127,7 +127,7 @@ class LazyCScores(TwoAlphas):
         },
     }
     seeds = {"desk": 3, "paper": 1}
-    minutes = {"smoke": 0.2, "desk": 20, "paper": 100_000}
+    minutes = {"smoke": 0.2, "desk": 40, "paper": 100_000}
     notes = {
         "desk": "ResNet18 with 16 to 128 channels without normalization on 2,500 CIFAR-10 images of 16 x 16 pixels; C-scores "
         "are estimated from 40 LeNets, each trained on half or on 70 % of 5,000 images that contain these; the seeds are "

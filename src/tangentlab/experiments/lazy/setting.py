@@ -52,11 +52,11 @@ class RaceSetting(Experiment):
 
 @dataclass(frozen=True)
 class TwoAlphas(RaceSetting):
-    """The network itself against its nearly linear version, which gets more updates."""
+    """The network itself, at most ``updates`` long, against its nearly linear version, ``longer`` times as long."""
 
     alphas: tuple[float, float] = (1.0, 100.0)
     rate: float = 0.01
-    updates: int = 600
+    updates: int = 1_500
     longer: int = 5
 
     def cost(self) -> Cost:
@@ -65,8 +65,7 @@ class TwoAlphas(RaceSetting):
 
     def both(self, lab: Lab, race: Race) -> tuple[list[Row], list[Row]]:
         """Rows of the two trainings."""
-        (rich, lazy), lengths = self.alphas, (self.updates, self.longer * self.updates)
-        return (
-            race.follow(lab, f"alpha {rich:g}", rich, self.rate, lengths[0]),
-            race.follow(lab, f"alpha {lazy:g}", lazy, self.rate, lengths[1]),
-        )
+        rich, lazy = self.alphas
+        own = race.follow(lab, f"alpha {rich:g}", rich, self.rate, self.updates)
+        length = self.longer * (self.updates if lab.max_steps is not None else own[-1]["step"])
+        return own, race.follow(lab, f"alpha {lazy:g}", lazy, self.rate, length)
