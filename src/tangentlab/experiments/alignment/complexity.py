@@ -249,9 +249,9 @@ class ComplexityVgg(Experiment):
         "paper": {"images": 50_000, "test": 10_000, "bases": (4, 8, 16, 24, 32), "cap": 40_000},
     }  # fmt: skip
     seeds = {"smoke": 1, "desk": 1, "paper": 1}
-    minutes = {"smoke": 0.2, "desk": 25, "paper": 6_000}
+    minutes = {"smoke": 0.2, "desk": 45, "paper": 6_000}
     notes = {
-        "desk": "VGG19 with 4, 8, 16 and 24 base channels on 2,500 CIFAR-10 images, at most 1,500 steps, one seed. The "
+        "desk": "VGG19 with 4, 8, 16 and 24 base channels on 2,500 CIFAR-10 images, at most 5,000 steps, one seed. The "
         "measure of Neyshabur et al. is of networks with one hidden layer and is not defined here.",
     }
 
@@ -266,7 +266,7 @@ class ComplexityVgg(Experiment):
     rate: float = 0.01
     momentum: float = 0.9
     goal: float = 0.01
-    cap: int = 1_500
+    cap: int = 5_000
     check: int = 50
     every: int = 25
     probe: int = 50
