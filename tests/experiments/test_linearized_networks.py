@@ -214,3 +214,11 @@ def test_the_large_kernel_is_one_option_and_its_batches_are_told_to_the_progress
     rows = Results(outcome.folder).table("gram", images=300).rows
     assert [row["net"] for row in rows] == ["mlp", "lenet"] and all(row["seconds"] > 0 for row in rows)
     assert any(event.get("what") == "tangent features, 300 images" and event["total"] == 3 for event in told)
+
+
+def test_cue_races_are_recorded_at_the_start_at_the_end_and_densely_early():
+    steps = _cue_race.recorded_steps(400, 50)
+    assert steps[:4] == [0, 1, 2, 3] and steps[-1] == 400 and len(steps) <= 51
+    ratios = [b / a for a, b in zip(steps[10:], steps[11:], strict=False)]
+    assert max(ratios) < 1.25
+    assert _cue_race.recorded_steps(1, 50) == [0, 1]

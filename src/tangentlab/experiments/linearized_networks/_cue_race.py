@@ -56,6 +56,11 @@ def lengths(alphas: Sequence[float], updates: int, slow: int) -> list[int]:
     return [updates * (slow if alpha > 1 else 1) for alpha in alphas]
 
 
+def recorded_steps(steps: int, records: int) -> list[int]:
+    """0 and at most ``records`` steps at equal ratios: the cue is learnt within few updates."""
+    return np.unique(np.append(0, np.geomspace(1, max(1, steps), records).round()).astype(int)).tolist()
+
+
 @dataclass(frozen=True)
 class CueRace:
     """What the trainings share; ``part`` images at a time are measured."""
@@ -83,7 +88,7 @@ class CueRace:
             lab.log("along", **row)
             return [row]
 
-        points = Points(np.unique(np.linspace(0, steps, self.records).round().astype(int)).tolist(), record)
+        points = Points(recorded_steps(steps, self.records), record)
         optimizer = torch.optim.SGD(knob.model.parameters(), lr=knob.learning_rate(rate), momentum=self.momentum)
         batches = Batches(triple, min(self.batch, len(self.task.train)), lab.seed)
         knob.eval()  # norms, where there are any, stay at their statistics
