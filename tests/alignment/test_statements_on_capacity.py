@@ -175,8 +175,10 @@ def test_the_multiclass_bound_of_a_flow_holds_on_functions_of_the_flow_and_is_or
     # each output is a flow of its own, and the sum over outputs of the flows' bounds is what the statement has
     outputs = [flow_bound([k.data[y, :, y] for k in kernels], radii) for y in range(classes)]
     assert tight == pytest.approx(classes / gamma * sum(outputs), rel=1e-12)
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(InputError, match="one radius per kernel"):
         multiclass_flow_bound(kernels, radii[:2], gamma)
+    with pytest.raises(InputError, match="same examples"):
+        multiclass_flow_bound([kernels[0], FMatDense(kernels[1].data[:, :4, :, :4])], radii[:2], gamma)
 
 
 def test_the_margin_bound_is_the_sum_of_its_parts_and_covers_the_test_error():

@@ -137,4 +137,9 @@ def test_a_stratified_subset_has_the_shares_of_the_whole_and_contains_the_smalle
         assert ((part.targets.bincount() - count * torch.tensor([0.6, 0.3, 0.1])).abs() <= 1).all()
     ids = {count: set(part.inputs.flatten().tolist()) for count, part in parts.items()}
     assert ids[10] < ids[33] < ids[100]
+    with pytest.raises(InputError, match="101 were asked for"):
+        stratified_subset(data, 101, rng())
+    many = Dataset(torch.zeros(1000, 1), torch.tensor([0] * 500 + [1 + k // 5 for k in range(500)]), "toy", classes=101)
+    counts = stratified_subset(many, 195, rng()).targets.bincount(minlength=101)
+    assert counts.sum() == 195 and abs(int(counts[0]) - 97.5) <= 3 and counts[1:].max() <= 2
     assert not torch.equal(stratified_subset(data, 10, torch.Generator().manual_seed(99)).inputs, parts[10].inputs)

@@ -110,10 +110,17 @@ def test_the_crossing_parts_the_lead_of_the_linearization_from_that_of_the_netwo
     indices, network = (0, 10, 100, 400, 900), (0.9, 0.8, 0.7, 0.6, 0.55)
     leads = {"late": (0.02, 0.03, 0.01, 0.02, -0.01), "always": (0.1,) * 5, "never": (-0.1,) * 5}
     found = {
-        name: _tasks_claims.crossing(indices, network, [n + lead for n, lead in zip(network, leads[name], strict=True)])
-        for name in leads
+        name: _tasks_claims.crossing(indices, network, np.add(network, lead), 10_000_000)
+        for name, lead in leads.items()
     }
-    assert found == pytest.approx({"late": 600.0, "always": 1800.0, "never": 0.5})
+    assert {name: one.index for name, one in found.items()} == pytest.approx(
+        {"late": 600.0, "always": 1800.0, "never": 0.5}
+    )
+    assert all(one.sure for one in found.values())
+    assert (found["late"].before, found["late"].after) == pytest.approx((0.02, -0.01))
+    assert (found["always"].after, found["never"].before) == (0.0, 0.0)
+    few = _tasks_claims.crossing(indices, network, np.add(network, leads["late"]), 1_000)
+    assert not few.sure and few.index == found["late"].index
 
 
 def test_runs_are_compared_at_equal_progress_where_both_have_been():

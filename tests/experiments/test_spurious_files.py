@@ -95,12 +95,19 @@ def test_absent_weights_are_refused_with_the_way_to_make_them(bench, data: Path)
     assert "resnet18-f37072fd.pth" in message and "torchvision" in message
 
 
-@pytest.mark.parametrize(("lowest", "judged"), [(0.55, False), (0.7, True)])
-def test_equal_ends_count_only_where_something_was_learnt(lowest: float, judged: bool):
-    measured, left = {}, []
-    lab = SimpleNamespace(measure=measured.__setitem__, not_tested=lambda claim, why: left.append(claim))
-    find("spurious-celeba").at("smoke").judge_ends(lab, lowest, 0.72, 0.74)
-    assert (list(measured), left) == ((["5.3-celeba-end"], []) if judged else ([], ["5.3-celeba-end"]))
+@pytest.mark.parametrize(("fitted", "judged"), [(0.9, False), (0.97, True)])
+def test_ends_are_compared_only_where_all_trainings_came_to_one(fitted: float, judged: bool):
+    measured, left = {}, {}
+    lab = SimpleNamespace(measure=measured.__setitem__, not_tested=left.__setitem__)
+    ends = ((fitted, 0.7), (1.0, 0.74), (0.99, 0.73))
+    runs = [[{"train balanced": 0.5, "test balanced": 0.5}, {"train balanced": a, "test balanced": b}] for a, b in ends]
+    find("spurious-waterbirds").at("smoke").judge_ends(lab, *runs)
+    advantage = {"5.3-waterbirds-advantage": pytest.approx(0.01)}
+    if judged:
+        assert measured == {"5.3-waterbirds-end": pytest.approx(0.04)} | advantage and not left
+    else:
+        assert measured == advantage and "0.90 of the training images" in left["5.3-waterbirds-end"]
+        assert "0.040" in left["5.3-waterbirds-end"]
 
 
 def test_noise_is_marked_and_no_claim_is_judged_on_it(bench, data: Path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ from tangentlab.objects.fmat import FMatDense
 
 BRUTE_FORCE_LIMIT = 16
 """Largest number of examples whose sign vectors are enumerated."""
+
+SomeKernel = TypeVar("SomeKernel", bound=Kernel)
 
 
 def rescaled_kernel(features: Tensor, map_A: Tensor) -> Tensor:
@@ -109,8 +112,7 @@ def multiclass_flow_bound(
     The c outputs of a flow are sums over the steps of those of norm balls, so its complexity is at most the sum of theirs,
     output by output.
     """
-    pairs = zip(kernels, radii, strict=True)
-    return sum(multiclass_bound(kernel, radius, margin, by_class=by_class) for kernel, radius in pairs)
+    return sum(multiclass_bound(kernel, radius, margin, by_class=by_class) for kernel, radius in _flow(kernels, radii))
 
 
 def margins(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -159,7 +161,7 @@ def margin_bound(
     return {"bound": sum(parts.values()), **parts}
 
 
-def _flow(kernels: Sequence[Kernel], radii: Sequence[float]) -> list[tuple[Kernel, float]]:
+def _flow(kernels: Sequence[SomeKernel], radii: Sequence[float]) -> list[tuple[SomeKernel, float]]:
     if len(kernels) != len(radii) or not kernels:
         raise InputError(f"A flow has one radius per kernel and one step or more, not {len(kernels)} and {len(radii)}.")
     if len({len(kernel_matrix(kernel)) for kernel in kernels}) > 1:

@@ -63,18 +63,18 @@ def balanced_subset(
 
 
 def stratified_subset(dataset: Dataset, count: int, generator: Generator) -> Dataset:
-    """``count`` examples with the shares of classes that the whole set has, up to one example per class.
+    """``count`` examples with the shares of classes that the whole set has, up to rounding.
 
-    Drawn without replacement; the same generator gives subsets that contain each other.
+    Drawn without replacement; generators in the same state give subsets that contain each other.
     """
     rows = torch.randperm(len(dataset), generator=generator)
     labels = dataset.targets[rows]
     place = torch.empty(len(rows), dtype=torch.float64)
-    for label in labels.unique():
+    for label in labels.unique():  # the members of a class at equal distances in [0, 1), which starts anywhere
         members = labels == label
-        size = int(members.sum())
-        place[members] = (torch.arange(size, dtype=torch.float64) + 0.5) / size
-    return dataset.take(rows[place.argsort(stable=True)[:count]])
+        steps = torch.arange(int(members.sum()), dtype=torch.float64)
+        place[members] = (steps + torch.rand(1, dtype=torch.float64, generator=generator)) / len(steps)
+    return dataset.take(rows[place.argsort()]).first(count)
 
 
 def only_classes(dataset: Dataset, *classes: int) -> Dataset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,6 +29,16 @@ def image_data(lab: Lab, name: str, pixels: int, images: int) -> tuple[Dataset, 
         parts.append(downscale(data, pixels) if pixels < data.inputs.shape[-1] else data)
     train, test = standardize(*parts)
     return train, test
+
+
+def image_pool(lab: Lab, name: str, pixels: int, images: int) -> Dataset:
+    """The first ``images`` of the training images followed by the test images; an error when there are fewer.
+
+    As `image_data` makes them, standardized on those that are training images.
+    """
+    train, test = image_data(lab, name, pixels, images)
+    inputs, targets = (torch.cat(pair) for pair in zip(train, test, strict=True))
+    return replace(train, inputs=inputs, targets=targets, split="train and test").first(images)
 
 
 def cross_entropy(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:

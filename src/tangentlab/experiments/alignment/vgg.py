@@ -72,9 +72,9 @@ _CLAIMS = (
            "least effective rank with the lower rate over that with the higher rate, clean labels", ">=", 1.5, LOWER),
     _claim("6.2-fitted", "The network fits the clean labels.",
            "training accuracy at the end, clean labels", ">=", 0.9, SPECTRUM),
-    _claim("6.2-default", "From PyTorch's default initialization the same training does not start.",
-           "distance of the training loss from that of equal probabilities, log 10, after some updates [nats]", "<=", 0.01,
-           SPECTRUM),
+    _claim("6.2-default", "From PyTorch's default initialization the loss stays at that of equal probabilities for long.",
+           "distance of the training loss from log 10 after an eighth of the updates [nats]", "<=", 0.01,
+           "choice of the initialization"),
 )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ class VGGAlignment(Experiment):
     scales = {
         "smoke": {"data": "digits", "pixels": 8, "channels": 1, "images": 100, "depth": 11, "base": 2, "batch": 20,
                   "steps": 4, "probe": 6, "test": 40, "ratio": 4.0, "default_steps": 2},
-        "paper": {"images": 50_000, "base": 64, "steps": 20_000, "ratio": 1.15, "test": 10_000},
+        "paper": {"images": 50_000, "base": 64, "steps": 20_000, "default_steps": 2_500, "ratio": 1.15, "test": 10_000},
     }  # fmt: skip
     seeds = {"smoke": 1, "desk": 3, "paper": 1}
     minutes = {"smoke": 0.3, "desk": 120, "paper": 20_000}
@@ -155,9 +155,9 @@ class VGGAlignment(Experiment):
                 if isinstance(module, nn.Conv2d | nn.Linear):
                     module.reset_parameters()
         optimizer, name = self._sgd(model, rate), "default initialization"
-        train(model, self._batches(lab, data), cross_entropy, optimizer, self.default_steps, lab=lab, name=name)
+        done = train(model, self._batches(lab, data), cross_entropy, optimizer, self.default_steps, lab=lab, name=name)
         loss, accuracy = loss_and_accuracy(model, some_of(data, self.test))
-        lab.log("default", step=self.default_steps, loss=loss, accuracy=accuracy)
+        lab.log("default", step=done.step, loss=loss, accuracy=accuracy)
         lab.measure("6.2-default", abs(loss - math.log(10)))
 
     def _follow(self, lab: Lab, model: nn.Module, data: Dataset, test: Dataset, **facts: float) -> list[Row]:

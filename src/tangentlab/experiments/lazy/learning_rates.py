@@ -59,8 +59,8 @@ class LazyLearningRates(RaceSetting):
         ),
         Claim(
             "C.1-alpha",
-            "With alpha = 100 the network stays in the linear regime, with no learning rate it does.",
-            "NTK alignment of alpha = 100 minus the largest over learning rates, mean over equal clean losses",
+            "With alpha = 100 the network stays nearer to its linearization than with any learning rate that it learns with.",
+            "NTK alignment of alpha = 100 minus the largest over learning rates that lower the loss, mean over clean losses",
             ">=",
             0.05,
             PLACE,
@@ -147,7 +147,9 @@ class LazyLearningRates(RaceSetting):
             for name, measured in keys.items():
                 tables = [np.stack([at_levels(rows, CLEAN, key, levels) for rows in moved]) for key in measured]
                 lab.measure(f"C.1-{name}", max(float(np.ptp(table, 0).max()) for table in tables))
-        if not moved or _fallen(lazy) < MOVED:
+        if not moved:
+            lab.not_tested("C.1-alpha", f"no learning rate lowered the clean loss by {MOVED}")
+        elif _fallen(lazy) < MOVED:
             lab.not_tested("C.1-alpha", f"the clean loss fell by {_fallen(lazy):.2g} only with {self._lazy}")
         else:
             levels = levels_of([lazy, *moved], CLEAN)

@@ -67,5 +67,6 @@ class TwoAlphas(RaceSetting):
         """Rows of the two trainings."""
         rich, lazy = self.alphas
         own = race.follow(lab, f"alpha {rich:g}", rich, self.rate, self.updates)
-        length = self.longer * (self.updates if lab.max_steps is not None else own[-1]["step"])
+        taken = own[-1]["step"] if lab.max_steps is None else self.updates
+        length = self.longer * max(1, taken)
         return own, race.follow(lab, f"alpha {lazy:g}", lazy, self.rate, length)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,8 @@ from tangentlab.experiments._images import Points, Row
 from tangentlab.linearized import AlphaModel, Groups, at_progress, cue_groups, with_and_without
 from tangentlab.report.style import GRAY, PALETTE, label
 
-LEARNT = 0.6
-"""Balanced accuracy of a network that learnt something; chance is 0.5."""
+FITTED = 0.95
+"""Balanced accuracy on training images of a training that came to its end."""
 LEVELS = (0.7, 0.75, 0.8, 0.85, 0.9)
 SHOWN = {
     "balanced test accuracy": ("train with", "test balanced"),
@@ -143,12 +143,21 @@ def judge_early(lab: Lab, prefix: str, low: list[Row], middle: list[Row], high: 
     judge(lab, f"{prefix}-half", middle, low, "test with", "test without")
 
 
-def judge_ends(lab: Lab, claim: str, found: float, *ends: float) -> None:
-    """Measure a claim on balanced accuracies at the end; trainings that learnt nothing would be equal, too."""
-    if min(ends) < LEARNT:
-        lab.not_tested(claim, f"a training ends with a balanced accuracy of {min(ends):.2f}")
+def judge_ends(lab: Lab, claim: str, measure: Callable[..., float], *runs: list[Row]) -> None:
+    """Measure a claim on the balanced test accuracies at the end, where all trainings came to one."""
+    ends, fitted = ([rows[-1][f"{name} balanced"] for rows in runs] for name in ("test", "train"))
+    if min(fitted) < FITTED:
+        reached = f"{min(fitted):.2f} of the training images"
+        lab.not_tested(
+            claim, f"a training stops at {reached}, all groups alike; there it would be {measure(*ends):.3f}"
+        )
     else:
-        lab.measure(claim, found)
+        lab.measure(claim, measure(*ends))
+
+
+def spread(*ends: float) -> float:
+    """Highest minus lowest."""
+    return max(ends) - min(ends)
 
 
 def draw_start(axes: NDArray[Any], results: Results, start: str, name: str, alphas: Sequence[float]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -94,14 +95,6 @@ FURTHER = (
         0.06,
         f"{PLACE}, appendix B",
     ),
-    Claim(
-        "S3-E11-random",
-        "Random labels keep next to nothing of them.",
-        "root mean square of the cosine of eigenvectors with random signs",
-        "<=",
-        0.05,
-        f"{PLACE}, appendix B",
-    ),
 )
 
 CROSSING = Claim(
@@ -114,15 +107,35 @@ CROSSING = Claim(
 )
 
 
-def crossing(indices: Sequence[int], network: Sequence[float], linearized: Sequence[float]) -> float:
-    """The index that best parts a lead of the linearization, before it, from a lead of the network, after it.
+@dataclass(frozen=True)
+class Crossing:
+    """Where the lead goes from the linearization to the network.
 
-    Between two of the indices it is their geometric mean; half the first or twice the last when one of them always leads.
+    Attributes:
+        index: parts best a lead of the linearization, before it, from a lead of the network, after it. Between two of the
+            indices it is their geometric mean; half the first or twice the last when one of the two always leads.
+        before: mean lead of the linearization before it; 0 when nothing is.
+        after: the same after it.
+        sure: whether both leads are larger than twice their standard error.
     """
+
+    index: float
+    before: float
+    after: float
+    sure: bool
+
+
+def crossing(indices: Sequence[int], network: Sequence[float], linearized: Sequence[float], examples: int) -> Crossing:
+    """The crossing of two curves of accuracies, each on so many examples."""
     lead = np.asarray(linearized, dtype=float) - np.asarray(network, dtype=float)
     place = int(np.argmax([lead[:cut].sum() - lead[cut:].sum() for cut in range(len(lead) + 1)]))
     ends = np.array([indices[0] / 4, *indices, 4 * indices[-1]], dtype=float).clip(0.5)
-    return float(np.sqrt(ends[place] * ends[place + 1]))
+    parts = lead[:place], lead[place:]
+    before, after = (float(part.mean()) if len(part) else 0.0 for part in parts)
+    # the variance of an accuracy is at most 1/4 per example, that of a difference of two twice that
+    errors = [(0.5 / examples / len(part)) ** 0.5 if len(part) else 0.0 for part in parts]
+    sure = all(abs(mean) >= 2 * error for mean, error in zip((before, after), errors, strict=True))
+    return Crossing(float(np.sqrt(ends[place] * ends[place + 1])), before, after, sure)
 
 
 def spike(values: Tensor, index: int) -> float:

@@ -137,7 +137,7 @@ class KernelRuntimes(Experiment):
     def _logged(self, lab: Lab, kind: str, images: int, repeats: int) -> float:
         """Processor seconds of one kernel, written down with the published ones."""
         size = for_trial(lab, images)
-        seconds = self._gram(lab, kind, size, repeats)
+        seconds = lab.stage(f"gram {kind} {size}", lambda: self._gram(lab, kind, size, repeats))
         lab.log("gram", net=kind, images=size, seconds=seconds, published=PUBLISHED[kind])
         return seconds
 
@@ -156,6 +156,11 @@ class KernelRuntimes(Experiment):
 
     def _steps(self, lab: Lab, kind: str) -> float:
         """Processor seconds of a training step; that of the linearization is logged next to it."""
+        found = lab.stage(f"steps {kind}", lambda: self._timed_steps(lab, kind))
+        lab.log("step", net=kind, **found)
+        return found["network"]
+
+    def _timed_steps(self, lab: Lab, kind: str) -> dict[str, float]:
         with lab.seeded("model", kind):
             model = build(kind, self._image(kind), base=self.base)
         size, generator = for_trial(lab, self.batch, 8), lab.generator("batch", kind)
@@ -168,8 +173,7 @@ class KernelRuntimes(Experiment):
                 logistic_loss(trained, batch).backward()
                 times.append(time.process_time() - start)
             found[name] = min(times)
-        lab.log("step", net=kind, **found)
-        return found["network"]
+        return found
 
     def draw(self, results: Results) -> Iterator[Picture]:
         """Times over sizes, with the published ones at 60,000, and seconds per step."""

@@ -8,7 +8,7 @@ import torch
 
 from tangentlab.data import Dataset, stratified_subset
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments._images import image_data
+from tangentlab.experiments._images import image_pool
 from tangentlab.experiments.linearized_networks._recipe import (
     NAMES,
     PLACE,
@@ -113,7 +113,7 @@ class SampleSize(Experiment):
 
     def run(self, lab: Lab) -> None:
         """All pairs of tasks, networks and sizes."""
-        data, _ = image_data(lab, self.data, self.pixels, for_trial(lab, max(self.sizes) + self.valid, 1000))
+        data = image_pool(lab, self.data, self.pixels, for_trial(lab, max(self.sizes) + self.valid, 1000))
         gaps: dict[tuple[str, str, int], float] = {}
         for kind in self.nets:
             for task, labelled in self._tasks(lab, kind, data).items():
@@ -142,7 +142,8 @@ class SampleSize(Experiment):
         """Validation accuracy, linearized minus network."""
         split = len(data) - for_trial(lab, self.valid, len(data) // 2)
         rows = lab.generator("subset", task)
-        train, valid = stratified_subset(data.first(split), size, rows), data.take(torch.arange(split, len(data)))
+        train = stratified_subset(data.first(split), min(size, split), rows)
+        valid = data.take(torch.arange(split, len(data)))
         found = {}
         for name in MODELS:
             with lab.seeded("model", kind):
@@ -150,7 +151,7 @@ class SampleSize(Experiment):
             model = linearize(model.eval()) if name == "linearized" else model
             train_task(lab, model, train, self.recipe(len(train)), f"{kind} {name}, {task}, {size}")
             found[name] = binary_accuracy(model, valid)
-            lab.log("accuracy", net=kind, task=task, model=name, size=size, accuracy=found[name])
+            lab.log("accuracy", net=kind, task=task, model=name, size=len(train), accuracy=found[name])
         return found["linearized"] - found["network"]
 
     def draw(self, results: Results) -> Iterator[Picture]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import sub
 from typing import Any, Literal
 
 import torch
@@ -31,6 +32,7 @@ from tangentlab.experiments.linearized_networks._cue_race import (
     judge_early,
     judge_ends,
     lengths,
+    spread,
 )
 from tangentlab.experiments.linearized_networks._recipe import for_trial
 from tangentlab.linearized import add_corner_patch
@@ -164,9 +166,8 @@ class SpuriousCue(Experiment):
         judge_early(lab, "5.3", *runs["scratch"])
         _, middle, high = runs["pretrained"]
         judge(lab, "5.3-pretrained", high, middle, "test with", "test without")
-        ends, tuned = ([rows[-1]["test balanced"] for rows in runs[start]] for start in STARTS)
-        judge_ends(lab, "5.3-end", max(ends) - min(ends), *ends)
-        judge_ends(lab, "5.3-advantage", tuned[1] - tuned[2], *tuned[1:])
+        judge_ends(lab, "5.3-end", spread, *runs["scratch"])
+        judge_ends(lab, "5.3-advantage", sub, middle, high)
 
     def _task(self, lab: Lab, train_all: Dataset, test_all: Dataset) -> Task:
         """Two classes with a digit in the corner; on test images the digit says nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import sub
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -15,6 +16,7 @@ from tangentlab.data import Dataset, group_images
 from tangentlab.engine.memory import require_memory
 from tangentlab.errors import DataFileError
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._images import Row
 from tangentlab.experiments.linearized_networks._cue_race import (
     CueRace,
     Task,
@@ -23,6 +25,7 @@ from tangentlab.experiments.linearized_networks._cue_race import (
     judge_early,
     judge_ends,
     lengths,
+    spread,
 )
 from tangentlab.experiments.linearized_networks._recipe import for_trial
 from tangentlab.models import ResNet, ResNet18, imagenet_resnet18
@@ -139,12 +142,11 @@ class SpuriousFiles(Experiment):
         pairs = zip(self.alphas, lengths(self.alphas, self.updates, self.slow), strict=True)
         low, middle, high = (race.follow(lab, self.start, alpha, model, self.rate, count) for alpha, count in pairs)
         judge_early(lab, f"5.3-{self.files}", low, middle, high)
-        self.judge_ends(lab, *(rows[-1]["test balanced"] for rows in (low, middle, high)))
+        self.judge_ends(lab, low, middle, high)
 
-    def judge_ends(self, lab: Lab, low: float, middle: float, high: float) -> None:
+    def judge_ends(self, lab: Lab, low: list[Row], middle: list[Row], high: list[Row]) -> None:
         """The claim on the balanced accuracies at the end."""
-        ends = (low, middle, high)
-        judge_ends(lab, f"5.3-{self.files}-end", max(ends) - min(ends), *ends)
+        judge_ends(lab, f"5.3-{self.files}-end", spread, low, middle, high)
 
     @abstractmethod
     def network(self, lab: Lab) -> nn.Module:
@@ -293,7 +295,7 @@ class SpuriousWaterbirds(SpuriousFiles):
                     raise
         return ResNet18(1000, stem="imagenet", base=self.base)
 
-    def judge_ends(self, lab: Lab, low: float, middle: float, high: float) -> None:
+    def judge_ends(self, lab: Lab, low: list[Row], middle: list[Row], high: list[Row]) -> None:
         """One more claim."""
         super().judge_ends(lab, low, middle, high)
-        judge_ends(lab, "5.3-waterbirds-advantage", middle - high, middle, high)
+        judge_ends(lab, "5.3-waterbirds-advantage", sub, middle, high)
