@@ -26,7 +26,7 @@ from tangentlab.experiments.lazy.race import (
     levels_of,
     trial,
 )
-from tangentlab.experiments.lazy.setting import TwoAlphas
+from tangentlab.experiments.lazy.setting import FULL, SHORT, TwoAlphas
 from tangentlab.linearized import ConsistencyRecipe, Groups, consistency_scores, read_c_scores, score_groups
 from tangentlab.report.style import INK, band
 
@@ -98,33 +98,8 @@ class LazyCScores(TwoAlphas):
     prefix: ClassVar[str] = "5.2-scores"
     claims = score_claims("5.2-scores", "§5.3.2.1, figure 5.2")
     scales = {
-        "smoke": {
-            "data": "digits",
-            "pixels": 8,
-            "images": 120,
-            "tests": 60,
-            "base": 2,
-            "batch": 40,
-            "updates": 12,
-            "longer": 2,
-            "rate": 0.05,
-            "probe": 6,
-            "ratio": 1.6,
-            "scored": 180,
-            "networks": 30,
-            "epochs": 1,
-        },
-        "paper": {
-            "pixels": 32,
-            "images": 40_000,
-            "tests": 10_000,
-            "base": 64,
-            "updates": 64_000,
-            "probe": 100,
-            "stop": 0.0,
-            "scores": "file",
-            "scored": 50_000,
-        },
+        "smoke": {**SHORT, "scored": 180, "networks": 30, "epochs": 1},
+        "paper": {**FULL, "images": 40_000, "scores": "file", "scored": 50_000},
     }
     seeds = {"desk": 3, "paper": 1}
     minutes = {"smoke": 0.2, "desk": 40, "paper": 100_000}

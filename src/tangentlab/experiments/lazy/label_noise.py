@@ -11,7 +11,7 @@ from tangentlab.experiments import Chapter, Claim, Lab, Picture, Results, experi
 from tangentlab.experiments._images import Row
 from tangentlab.experiments.lazy import race_figures as figures
 from tangentlab.experiments.lazy.race import METRICS, Array, at_levels, column, levels_of
-from tangentlab.experiments.lazy.setting import CLEAN, NOISY, TEST, TwoAlphas
+from tangentlab.experiments.lazy.setting import CLEAN, FULL, NOISY, SHORT, TEST, TwoAlphas
 
 LINEAR = 0.9
 
@@ -115,30 +115,7 @@ class LazyLabelNoise(TwoAlphas):
     place = "§5.3.2, figures 5.2 (bottom), C.2 and C.6 (left)"
     prefix: ClassVar[str] = "5.2-noise"
     claims = noise_claims("5.2-noise", "§5.3.2.2, figures 5.2 and C.6")
-    scales = {
-        "smoke": {
-            "data": "digits",
-            "pixels": 8,
-            "images": 120,
-            "tests": 60,
-            "base": 2,
-            "batch": 40,
-            "updates": 12,
-            "longer": 2,
-            "rate": 0.05,
-            "probe": 6,
-            "ratio": 1.6,
-        },
-        "paper": {
-            "pixels": 32,
-            "images": 50_000,
-            "tests": 10_000,
-            "base": 64,
-            "updates": 64_000,
-            "probe": 100,
-            "stop": 0.0,
-        },
-    }
+    scales = {"smoke": SHORT, "paper": FULL}
     seeds = {"desk": 3, "paper": 1}
     minutes = {"smoke": 0.2, "desk": 40, "paper": 100_000}
     notes = {

@@ -11,7 +11,7 @@ from tangentlab.experiments import Chapter, Claim, Cost, Lab, Picture, Results, 
 from tangentlab.experiments._images import Row
 from tangentlab.experiments.lazy import race_figures as figures
 from tangentlab.experiments.lazy.race import METRICS, at_levels, levels_of
-from tangentlab.experiments.lazy.setting import CLEAN, RaceSetting
+from tangentlab.experiments.lazy.setting import CLEAN, LARGE, SMALL, RaceSetting
 from tangentlab.report.style import GRAY, INK
 
 PLACE = "appendix C.5, figure C.1"
@@ -75,28 +75,12 @@ class LazyLearningRates(RaceSetting):
         ),
     )
     scales = {
-        "smoke": {
-            "data": "digits",
-            "pixels": 8,
-            "images": 120,
-            "tests": 60,
-            "base": 2,
-            "batch": 40,
-            "rates": (0.05, 0.02, 1e-6),
-            "updates": (12, 20, 4),
-            "reference": 20,
-            "probe": 6,
-            "ratio": 1.6,
-        },
+        "smoke": {**SMALL, "rates": (0.05, 0.02, 1e-6), "updates": (12, 20, 4), "reference": 20},
         "paper": {
-            "pixels": 32,
-            "images": 50_000,
-            "tests": 10_000,
-            "base": 64,
+            **LARGE,
             "rates": (0.01, 0.003, 1e-4, 1e-6),
             "updates": (64_000, 200_000, 6_400_000, 64_000_000),
             "reference": 640_000,
-            "probe": 100,
         },
     }
     seeds = {"desk": 1, "paper": 1}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -14,6 +14,22 @@ from tangentlab.experiments.lazy.race import TRIAL_IMAGES, TRIAL_PROBE, Race, ma
 from tangentlab.linearized import Groups, noise_groups
 
 Watched = dict[str, tuple[Dataset, Groups]]
+SMALL: dict[str, Any] = {
+    "data": "digits",
+    "pixels": 8,
+    "images": 120,
+    "tests": 60,
+    "base": 2,
+    "batch": 40,
+    "probe": 6,
+    "ratio": 1.6,
+}
+"""What a race is at smoke scale."""
+LARGE: dict[str, Any] = {"pixels": 32, "images": 50_000, "tests": 10_000, "base": 64, "probe": 100}
+"""What a race is at paper scale."""
+SHORT: dict[str, Any] = {**SMALL, "updates": 12, "longer": 2, "rate": 0.05}
+FULL: dict[str, Any] = {**LARGE, "updates": 64_000, "stop": 0.0}
+"""The same for two alphas."""
 CLEAN, NOISY, TEST = "loss train clean", "loss train noisy", "loss test"
 
 
