@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor, nn
 
 from tangentlab.data import Dataset
@@ -243,7 +244,7 @@ def _table(results: Results, nets: list[str]) -> Picture:
             left.bar(place + shift, mean, 0.36, color=color, label=f"{when}, here" if place == 0 else None)
             name = "published" if place == 0 and when == "end" else None
             left.plot(place + shift, rows["published"][0], "D", color=PALETTE[1], markersize=5, label=name)
-            left.annotate(f"{mean:.0%}", (place + shift, mean), ha="center", va="bottom", fontsize=8)
+            _written(left, f"{mean:.0%}", place + shift)
     chance = float(results.table("table-1")["chance"].mean())
     left.axhline(chance, color=GRAY, linestyle="--", linewidth=1, label="chance")
     for place, kind in enumerate(nets):
@@ -251,7 +252,7 @@ def _table(results: Results, nets: list[str]) -> Picture:
         mean = float(rows["accuracy"].mean())
         right.bar(place, mean, 0.5, color=PALETTE[2], label="here" if place == 0 else None)
         right.plot(place, rows["published"][0], "D", color=PALETTE[1], label="published" if place == 0 else None)
-        right.annotate(f"{mean:.1%}", (place, mean), ha="center", va="bottom", fontsize=8)
+        _written(right, f"{mean:.1%}", place)
     for axes in (left, right):
         axes.set_xticks(range(len(nets)), [NAMES[kind] for kind in nets])
         axes.set_ylim(0, 1.12)
@@ -266,6 +267,11 @@ def _table(results: Results, nets: list[str]) -> Picture:
         "images, over the norm of the labels, before and after training; dashed: random labels. Right: test accuracy "
         "(dashed: chance). Diamonds: the published values, for 200 epochs and networks of full size.",
     )
+
+
+def _written(axes: Axes, text: str, x: float) -> None:
+    """A number at the foot of its bar, where no diamond covers it."""
+    axes.annotate(text, (x, 0.01), ha="center", va="bottom", fontsize=8, color="white")
 
 
 def _along(results: Results) -> Picture:
