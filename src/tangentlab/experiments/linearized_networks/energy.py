@@ -122,6 +122,7 @@ class EnergyConcentration(Experiment):
             "along_images": 12_000,
             "resnet_pixels": 32,
             "base": 64,
+            "zero_init": True,
         },
     }
     seeds = {"smoke": 1, "desk": 1, "paper": 1}
@@ -144,6 +145,7 @@ class EnergyConcentration(Experiment):
     train_images: int = 0
     k: int = 50
     base: int = 16
+    zero_init: bool = False
     epochs: int = 60
     resnet_epochs: int = 40
     batch: int = 128
@@ -193,7 +195,7 @@ class EnergyConcentration(Experiment):
         seen = for_trial(lab, self.examples(kind))
         test = test.first(for_trial(lab, len(test)))
         with lab.seeded("model", kind):
-            model = build(kind, train.inputs.shape[1:], base=self.base)
+            model = build(kind, train.inputs.shape[1:], base=self.base, zero_init=self.zero_init)
         recipe = self.recipe(kind)
         batches = Batches(train, min(recipe.batch, len(train)), lab.seed)
         steps = lab.capped(recipe.steps(len(train)))
