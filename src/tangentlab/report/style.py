@@ -15,6 +15,7 @@ import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
@@ -95,6 +96,14 @@ def panels(
 def quantity(name: str, unit: str | None = None) -> str:
     """An axis label: the quantity, and its unit in brackets when it has one."""
     return f"{name} [{unit}]" if unit else name
+
+
+def log_height(axes: Axes) -> None:
+    """A logarithmic y axis with plain numbers at 1, 2 and 5, for values within a decade or two."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def label(axes: Axes, x: str, y: str, title: str | None = None) -> None:

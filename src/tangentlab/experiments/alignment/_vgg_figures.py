@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from tangentlab.experiments import Picture, Results
 from tangentlab.experiments.alignment._shared import TRACE_RATIOS, step_axis
-from tangentlab.report.style import PALETTE, band, label, panels
+from tangentlab.report.style import PALETTE, band, label, log_height, panels
 
 SPLITS = (("train", "-"), ("test", "--"))
 _CENTRED = {"": "centred per output", "_raw": "not centred"}
@@ -28,7 +28,7 @@ def spectrum(results: Results, name: str, noises: Sequence[float], rate: float, 
             _line(axes[2, column], results, f"effective_rank{suffix}", None, PALETTE[3], facts)
             _ratios(axes[3, column], results, facts, suffix)
         axes[1, column].set_yscale("log")
-        axes[2, column].set_yscale("log")
+        log_height(axes[2, column])
         names = ("accuracy", "eigenvalue", "effective rank", "trace ratio T_k")
         for row, text in enumerate(names):
             title = f"{noise:.0%} random labels" if row == 0 else None

@@ -10,7 +10,7 @@ import numpy as np
 
 from tangentlab.experiments import Picture, Results
 from tangentlab.experiments.linearized_networks._recipe import NAMES
-from tangentlab.report.style import GRAY, PALETTE, band, label, panels
+from tangentlab.report.style import GRAY, PALETTE, band, label, log_height, panels
 
 PARTS = {"all": "all images", "training": "training images", "validation": "validation images"}
 TICKS = [0, 1, 10, 100, 1000]
@@ -68,7 +68,7 @@ def _distances(results: Results, nets: tuple[str, ...]) -> Picture:
             curves = results.curves("task", "index", key, net=kind)
             band(panel, curves, NAMES[kind], color=PALETTE[place], marker="o")
         _index_axis(panel, curves.x[-1])
-        panel.set_yscale("log")
+        log_height(panel)
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
         label(panel, "index of the eigenfunction", name)
     return Picture(
