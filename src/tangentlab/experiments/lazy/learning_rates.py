@@ -156,13 +156,15 @@ class LazyLearningRates(RaceSetting):
             "learning-rates",
             self._panels(results, shown),
             "Accuracy on noisy labels and on test examples, over the loss on clean training examples, which falls to the "
-            "right, for several learning rates and for alpha = 100 (dashed). Mean over seeds, all seeds as a band.",
+            "right, for several learning rates and for alpha = 100 (dashed); dots: where trainings end. Mean over seeds, all "
+            "seeds as a band.",
         )
         yield Picture(
             "linearity",
             self._panels(results, METRICS),
             "How much of the start is left, by three measures, over the loss on clean training examples, which falls to the "
-            "right, for several learning rates and for alpha = 100 (dashed). Mean over seeds, all seeds as a band.",
+            "right, for several learning rates and for alpha = 100 (dashed); dots: where trainings end. Mean over seeds, all "
+            "seeds as a band.",
         )
 
     def _panels(self, results: Results, shown: dict[str, str]) -> Figure:

@@ -38,7 +38,8 @@ def draw_runs(
         levels = own_levels(results, run, progress)
         curves = equal_progress(results, run, progress, key, levels)
         said = run.replace("alpha", "α =")
-        band(axes, curves, f"{name}, {said}" if name else said, color=color, linestyle=style)
+        dot: dict[str, Any] = {"marker": "o", "markersize": 4, "markevery": [-1]}  # where it ended, however early
+        band(axes, curves, f"{name}, {said}" if name else said, color=color, linestyle=style, **dot)
 
 
 def draw_metrics(axes: Axes, results: Results, runs: Sequence[str], progress: str, x: str) -> None:
