@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tangentlab.data import grid, yin_yang_labels
+from tangentlab.experiments.lazy import race
 from tangentlab.experiments.lazy.ensemble import Ensemble
 from tangentlab.experiments.lazy.yin_yang import region_masks
 from tangentlab.models import MLP
@@ -48,3 +49,10 @@ def test_the_regions_of_the_yin_yang_map() -> None:
     assert not (masks["areas"] & masks["disks"]).any() and not (masks["straits"] & masks["areas"]).any()
     near = points[masks["straits"]]
     assert (near[:, 0] * near[:, 1] < 0).all() and near[:, 1].abs().max() < 0.5
+
+
+def test_records_count_from_where_something_was_learnt():
+    rows = [{"loss": value} for value in (3.6, 2.9, 2.35, 2.4, 2.0)]
+    assert race.begun(rows, "loss") == rows[2:]
+    assert race.begun(rows[:2], "loss") == rows[1:2]
+    assert race.begun(rows[2:], "loss") == rows[2:]

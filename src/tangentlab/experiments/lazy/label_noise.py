@@ -195,7 +195,8 @@ class LazyLabelNoiseVGG(LazyLabelNoise):
     prefix: ClassVar[str] = "C.3-noise"
     claims = noise_claims("C.3-noise", "appendix C, figure C.3")
     notes = {
-        "desk": "VGG11 with 16 to 128 channels without normalization on 2,500 CIFAR-10 images of 16 x 16 pixels.",
+        "desk": "VGG11 with 16 to 128 channels without normalization on 2,500 CIFAR-10 images of 16 x 16 pixels. Its initial "
+        "outputs are large: trainings are compared from a loss of 2.42 on, 1.05 times that of equal probabilities.",
         "paper": LazyLabelNoise.notes["paper"],
     }
 

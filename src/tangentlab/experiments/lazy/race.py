@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ METRICS = {
     "representation_alignment": "representation alignment",
 }
 TRIAL_IMAGES, TRIAL_PROBE = 40, 3
+BEGUN = 1.05 * math.log(10)
+"""A loss above that of ten equal probabilities tells of the scale of the initial outputs, not of what was learnt [nats]."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,11 @@ def column(rows: list[Row], key: str) -> Array:
     return np.array([row[key] for row in rows], dtype=float)
 
 
+def begun(rows: list[Row], progress: str) -> list[Row]:
+    """The records from the first one on at which the progress is a loss that something was learnt for."""
+    return rows[next((place for place, row in enumerate(rows) if row[progress] <= BEGUN), len(rows) - 1) :]
+
+
 def levels_of(runs: list[list[Row]], progress: str, count: int = 12) -> Array:
     """Values of the progress that all trainings have come to, the start left out."""
     return common_thresholds(*(column(rows, progress) for rows in runs), count=count + 1)[1:]
@@ -124,9 +132,9 @@ def equal_progress(results: Results, run: str, progress: str, key: str, levels: 
     return Curves(levels, np.stack([at_levels(rows, progress, key, levels) for rows in recorded(results, run)]))
 
 
-def drawn_levels(results: Results, runs: list[str], progress: str, count: int = 25) -> Array:
+def drawn_levels(results: Results, runs: list[str], progress: str, count: int = 25, highest: float = BEGUN) -> Array:
     """Values of the progress that all trainings of all seeds have come to; the start alone, when there was none."""
-    every = [column(rows, progress) for run in runs for rows in recorded(results, run)]
+    every = [np.minimum(column(rows, progress), highest) for run in runs for rows in recorded(results, run)]
     try:
         return common_thresholds(*every, count=count)
     except InputError:
@@ -135,4 +143,4 @@ def drawn_levels(results: Results, runs: list[str], progress: str, count: int = 
 
 def own_levels(results: Results, run: str, progress: str, count: int = 25) -> Array:
     """Values of the progress that all seeds of one training have come to."""
-    return drawn_levels(results, [run], progress, count)
+    return drawn_levels(results, [run], progress, count, highest=math.inf)
