@@ -10,7 +10,7 @@ import numpy as np
 from tangentlab.experiments import Chapter, Claim, Lab, Picture, Results, experiment
 from tangentlab.experiments._images import Row
 from tangentlab.experiments.lazy import race_figures as figures
-from tangentlab.experiments.lazy.race import METRICS, Array, at_levels, column, levels_of
+from tangentlab.experiments.lazy.race import METRICS, Array, at_levels, begun, column, levels_of
 from tangentlab.experiments.lazy.setting import CLEAN, FULL, NOISY, SHORT, TEST, TwoAlphas
 
 LINEAR = 0.9
@@ -141,6 +141,9 @@ class LazyLabelNoise(TwoAlphas):
             pair: list[Array] = [at_levels(rows, CLEAN, key, levels) for rows in (rich, lazy)]
             return float(np.mean(pair[0] - pair[1]))
 
+        lab.measure(f"{self.prefix}-noisy-loss", gap(NOISY))
+        lab.measure(f"{self.prefix}-noisy-accuracy", gap("accuracy train noisy"))
+        rich, lazy = (begun(rows, CLEAN) for rows in (rich, lazy))
         peaks = [int(column(rows, NOISY).argmax()) for rows in (rich, lazy)]
         rises = [float(column(rows, NOISY).max() - rows[0][NOISY]) for rows in (rich, lazy)]
         lab.measure(f"{self.prefix}-rise", min(rises))
@@ -152,8 +155,6 @@ class LazyLabelNoise(TwoAlphas):
             )
         else:
             lab.measure(f"{self.prefix}-memorization", lazy[peaks[1]][CLEAN] - rich[peaks[0]][CLEAN])
-        lab.measure(f"{self.prefix}-noisy-loss", gap(NOISY))
-        lab.measure(f"{self.prefix}-noisy-accuracy", gap("accuracy train noisy"))
         losses, rights = ([column(rows, key) for rows in (rich, lazy)] for key in (TEST, "accuracy test"))
         if int(losses[1].argmin()) == len(lazy) - 1:
             for kind in ("test-loss", "test-accuracy"):

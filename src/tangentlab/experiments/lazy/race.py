@@ -113,8 +113,8 @@ def begun(rows: list[Row], progress: str) -> list[Row]:
 
 
 def levels_of(runs: list[list[Row]], progress: str, count: int = 12) -> Array:
-    """Values of the progress that all trainings have come to, the start left out."""
-    return common_thresholds(*(column(rows, progress) for rows in runs), count=count + 1)[1:]
+    """Values of the progress, from `BEGUN` on, that all trainings have come to, the start left out."""
+    return common_thresholds(*(np.minimum(column(rows, progress), BEGUN) for rows in runs), count=count + 1)[1:]
 
 
 def at_levels(rows: list[Row], progress: str, key: str, levels: Array) -> Array:

@@ -10,7 +10,7 @@ import torch
 from tangentlab.data import Dataset, label_noise
 from tangentlab.experiments import Cost, Experiment, Lab
 from tangentlab.experiments._images import Row, image_data, some_of
-from tangentlab.experiments.lazy.race import TRIAL_IMAGES, TRIAL_PROBE, Race, begun, make_network, trial
+from tangentlab.experiments.lazy.race import TRIAL_IMAGES, TRIAL_PROBE, Race, make_network, trial
 from tangentlab.linearized import Groups, noise_groups
 
 Watched = dict[str, tuple[Dataset, Groups]]
@@ -80,10 +80,9 @@ class TwoAlphas(RaceSetting):
         return Cost(self.updates * (1 + self.longer), 0.12, 1_000)
 
     def both(self, lab: Lab, race: Race) -> tuple[list[Row], list[Row]]:
-        """Rows of the two trainings, from where they have begun to learn."""
+        """Rows of the two trainings."""
         rich, lazy = self.alphas
         own = race.follow(lab, f"alpha {rich:g}", rich, self.rate, self.updates)
         taken = own[-1]["step"] if lab.max_steps is None else self.updates
         length = self.longer * max(1, taken)
-        other = race.follow(lab, f"alpha {lazy:g}", lazy, self.rate, length)
-        return begun(own, race.progress), begun(other, race.progress)
+        return own, race.follow(lab, f"alpha {lazy:g}", lazy, self.rate, length)
