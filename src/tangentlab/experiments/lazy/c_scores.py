@@ -130,7 +130,7 @@ class LazyCScores(TwoAlphas):
             "test": (test, score_groups(scores[count : count + len(test)])),
         }
         runs = self.both(lab, self.race(lab, train, watched, PROGRESS))
-        if lab.max_steps is None:
+        if lab.max_steps is None and not self.stuck(lab, runs, PROGRESS):
             self._judge(lab, watched["train"][1], *runs)
 
     def _scores(self, lab: Lab, data: Dataset) -> Tensor:
@@ -190,7 +190,7 @@ class LazyCScores(TwoAlphas):
             figure,
             f"Left and middle: {kind} of ten groups of training examples from low to high C-score, over the mean training "
             "loss, which falls to the right; mean over seeds. Right: the three linearity metrics, mean over seeds and all "
-            "seeds as a band.",
+            f"seeds as a band; {figures.DOTS}.",
         )
 
     def _difference(self, results: Results) -> Picture:

@@ -130,7 +130,7 @@ class LazyLabelNoise(TwoAlphas):
     def run(self, lab: Lab) -> None:
         """Both trainings, then the claims."""
         runs = self.both(lab, self.noisy_race(lab, self.noise))
-        if lab.max_steps is None:
+        if lab.max_steps is None and not self.stuck(lab, runs, CLEAN):
             self._judge(lab, *runs)
 
     def _judge(self, lab: Lab, rich: list[Row], lazy: list[Row]) -> None:
@@ -143,6 +143,7 @@ class LazyLabelNoise(TwoAlphas):
 
         lab.measure(f"{self.prefix}-noisy-loss", gap(NOISY))
         lab.measure(f"{self.prefix}-noisy-accuracy", gap("accuracy train noisy"))
+        measure_metrics(lab, self.prefix, rich, lazy)
         rich, lazy = (begun(rows, CLEAN) for rows in (rich, lazy))
         peaks = [int(column(rows, NOISY).argmax()) for rows in (rich, lazy)]
         rises = [float(column(rows, NOISY).max() - rows[0][NOISY]) for rows in (rich, lazy)]
@@ -164,7 +165,6 @@ class LazyLabelNoise(TwoAlphas):
         else:
             lab.measure(f"{self.prefix}-test-loss", float(losses[1].min() - losses[0].min()))
             lab.measure(f"{self.prefix}-test-accuracy", float(rights[0].max() - rights[1].max()))
-        measure_metrics(lab, self.prefix, rich, lazy)
 
     def draw(self, results: Results) -> Iterator[Picture]:
         """The losses and the accuracies over the clean loss, and the metrics."""
@@ -182,7 +182,7 @@ class LazyLabelNoise(TwoAlphas):
                 figure,
                 f"Left: {kind} on noisy training examples and on test examples over the loss on clean training examples, which "
                 "falls to the right. Solid: alpha = 1; dashed: alpha = 100. Right: the three linearity metrics. Mean over "
-                "seeds, all seeds as a band.",
+                f"seeds, all seeds as a band; {figures.DOTS}.",
             )
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from tangentlab.experiments import Chapter, Claim, Cost, Lab, Picture, Results, experiment
 from tangentlab.experiments._images import Row
 from tangentlab.experiments.lazy import race_figures as figures
-from tangentlab.experiments.lazy.race import METRICS, at_levels, levels_of
+from tangentlab.experiments.lazy.race import BEGUN, METRICS, at_levels, levels_of
 from tangentlab.experiments.lazy.setting import CLEAN, LARGE, SMALL, RaceSetting
 from tangentlab.report.style import GRAY, INK
 
@@ -156,15 +156,15 @@ class LazyLearningRates(RaceSetting):
             "learning-rates",
             self._panels(results, shown),
             "Accuracy on noisy labels and on test examples, over the loss on clean training examples, which falls to the "
-            "right, for several learning rates and for alpha = 100 (dashed); dots: where trainings end. Mean over seeds, all "
-            "seeds as a band.",
+            f"right, for several learning rates and for alpha = 100 (dashed); {figures.DOTS}. Mean over seeds, all seeds as a "
+            "band.",
         )
         yield Picture(
             "linearity",
             self._panels(results, METRICS),
             "How much of the start is left, by three measures, over the loss on clean training examples, which falls to the "
-            "right, for several learning rates and for alpha = 100 (dashed); dots: where trainings end. Mean over seeds, all "
-            "seeds as a band.",
+            f"right, for several learning rates and for alpha = 100 (dashed); {figures.DOTS}. Mean over seeds, all seeds as a "
+            "band.",
         )
 
     def _panels(self, results: Results, shown: dict[str, str]) -> Figure:
@@ -178,4 +178,5 @@ class LazyLearningRates(RaceSetting):
 
 
 def _fallen(rows: list[Row]) -> float:
-    return rows[0][CLEAN] - min(row[CLEAN] for row in rows)
+    """How far the clean loss fell below its start, or below `BEGUN` [nats]; negative where it never came so far."""
+    return min(rows[0][CLEAN], BEGUN) - min(row[CLEAN] for row in rows)

@@ -108,8 +108,8 @@ def column(rows: list[Row], key: str) -> Array:
 
 
 def begun(rows: list[Row], progress: str) -> list[Row]:
-    """The records from the first one on at which the progress is a loss that something was learnt for."""
-    return rows[next((place for place, row in enumerate(rows) if row[progress] <= BEGUN), len(rows) - 1) :]
+    """The records from the first one on at which the progress is a loss that something was learnt for; none, if never."""
+    return rows[next((place for place, row in enumerate(rows) if row[progress] <= BEGUN), len(rows)) :]
 
 
 def levels_of(runs: list[list[Row]], progress: str, count: int = 12) -> Array:
@@ -134,9 +134,9 @@ def equal_progress(results: Results, run: str, progress: str, key: str, levels: 
 
 def drawn_levels(results: Results, runs: list[str], progress: str, count: int = 25, highest: float = BEGUN) -> Array:
     """Values of the progress that all trainings of all seeds have come to; the start alone, when there was none."""
-    every = [np.minimum(column(rows, progress), highest) for run in runs for rows in recorded(results, run)]
+    every = [column(rows, progress) for run in runs for rows in recorded(results, run)]
     try:
-        return common_thresholds(*every, count=count)
+        return common_thresholds(*(np.minimum(curve, highest) for curve in every), count=count)
     except InputError:
         return np.array([min(curve[0] for curve in every)])
 

@@ -15,6 +15,7 @@ from tangentlab.experiments.lazy.race import METRICS, equal_progress, own_levels
 from tangentlab.report.style import PALETTE, band, label, panels
 
 COLORS = (PALETTE[1], PALETTE[0], PALETTE[2], PALETTE[3])
+DOTS = "dots: the lowest loss that all seeds came to"
 STYLES = ("-", "--", ":", "-.")
 
 
@@ -38,7 +39,7 @@ def draw_runs(
         levels = own_levels(results, run, progress)
         curves = equal_progress(results, run, progress, key, levels)
         said = run.replace("alpha", "α =")
-        dot: dict[str, Any] = {"marker": "o", "markersize": 4, "markevery": [-1]}  # where it ended, however early
+        dot: dict[str, Any] = {"marker": "o", "markersize": 4, "markevery": [-1]}  # see `DOTS`
         band(axes, curves, f"{name}, {said}" if name else said, color=color, linestyle=style, **dot)
 
 

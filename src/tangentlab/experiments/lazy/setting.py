@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ import torch
 from tangentlab.data import Dataset, label_noise
 from tangentlab.experiments import Cost, Experiment, Lab
 from tangentlab.experiments._images import Row, image_data, some_of
-from tangentlab.experiments.lazy.race import TRIAL_IMAGES, TRIAL_PROBE, Race, make_network, trial
+from tangentlab.experiments.lazy.race import BEGUN, TRIAL_IMAGES, TRIAL_PROBE, Race, begun, make_network, trial
 from tangentlab.linearized import Groups, noise_groups
 
 Watched = dict[str, tuple[Dataset, Groups]]
@@ -86,3 +87,11 @@ class TwoAlphas(RaceSetting):
         taken = own[-1]["step"] if lab.max_steps is None else self.updates
         length = self.longer * max(1, taken)
         return own, race.follow(lab, f"alpha {lazy:g}", lazy, self.rate, length)
+
+    def stuck(self, lab: Lab, runs: Iterable[list[Row]], progress: str) -> bool:
+        """Whether a training learnt nothing, so that there is nothing to compare; no claim is tested then."""
+        if all(begun(rows, progress) for rows in runs):
+            return False
+        for claim in self.claims:
+            lab.not_tested(claim.id, f"a training never came to a loss of {BEGUN:.2f}")
+        return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -107,35 +106,23 @@ CROSSING = Claim(
 )
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """Where the lead goes from the linearization to the network.
+def crossing(
+    indices: Sequence[int], network: Sequence[float], linearized: Sequence[float], examples: int
+) -> tuple[float, list[float]]:
+    """Where the lead goes from the linearization to the network, and all places where it may, up to two standard errors.
 
-    Attributes:
-        index: parts best a lead of the linearization, before it, from a lead of the network, after it. Between two of the
-            indices it is their geometric mean; half the first or twice the last when one of the two always leads.
-        before: mean lead of the linearization before it; 0 when nothing is.
-        after: the same after it.
-        sure: whether both leads are larger than twice their standard error.
+    A place parts a lead of the linearization, before it, from a lead of the network, after it; the best one has the largest
+    sum of leads on both sides. Between two of the indices it is their geometric mean; half the first or twice the last when
+    one of the two always leads. Accuracies are on so many ``examples``.
     """
-
-    index: float
-    before: float
-    after: float
-    sure: bool
-
-
-def crossing(indices: Sequence[int], network: Sequence[float], linearized: Sequence[float], examples: int) -> Crossing:
-    """The crossing of two curves of accuracies, each on so many examples."""
     lead = np.asarray(linearized, dtype=float) - np.asarray(network, dtype=float)
-    place = int(np.argmax([lead[:cut].sum() - lead[cut:].sum() for cut in range(len(lead) + 1)]))
+    scores = np.array([lead[:cut].sum() - lead[cut:].sum() for cut in range(len(lead) + 1)])
     ends = np.array([indices[0] / 4, *indices, 4 * indices[-1]], dtype=float).clip(0.5)
-    parts = lead[:place], lead[place:]
-    before, after = (float(part.mean()) if len(part) else 0.0 for part in parts)
-    # the variance of an accuracy is at most 1/4 per example, that of a difference of two twice that
-    errors = [(0.5 / examples / len(part)) ** 0.5 if len(part) else 0.0 for part in parts]
-    sure = all(abs(mean) >= 2 * error for mean, error in zip((before, after), errors, strict=True))
-    return Crossing(float(np.sqrt(ends[place] * ends[place + 1])), before, after, sure)
+    places = np.sqrt(ends[:-1] * ends[1:])
+    best = int(scores.argmax())
+    # scores of two cuts differ by twice the leads between them; a lead has a variance of at most 1/2 per example
+    errors = 2 * np.sqrt(0.5 / examples * np.abs(np.arange(len(scores)) - best))
+    return float(places[best]), places[scores[best] - scores <= 2 * errors].tolist()
 
 
 def spike(values: Tensor, index: int) -> float:
