@@ -44,12 +44,12 @@ class Detached(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.branch, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.branch, self.head, self.scale = nn.Linear(3, 4), nn.Linear(4, 2), None
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.branch(x)
         with torch.no_grad():
-            scale = hidden.norm(dim=1, keepdim=True)
+            scale = hidden.norm(dim=1, keepdim=True) if self.scale is None else self.scale
         return self.head(hidden.tanh() * scale)
 
 
@@ -70,6 +70,11 @@ def with_norm(activation: str = "relu") -> nn.Module:
     return model
 
 
+def with_instance_norm(first: nn.Module, channels: int = 3) -> nn.Module:
+    norm = nn.InstanceNorm1d(channels, affine=True)
+    return nn.Sequential(first, norm, nn.Tanh(), nn.Conv1d(channels, 2, 3), nn.Flatten())
+
+
 def partly_frozen() -> nn.Module:
     model = MLP((3, 5, 2), "tanh")
     model.layers[0].bias.requires_grad_(False)
@@ -87,6 +92,9 @@ CASES = {
     "padding and ties": (Words, lambda: torch.randint(0, 7, (5, 4))),
     "no_grad inside": (Detached, lambda: torch.randn(5, 3)),
     "frozen": (partly_frozen, lambda: torch.randn(6, 3)),
+    "layer norm first": (lambda: nn.Sequential(nn.LayerNorm(3), nn.Linear(3, 2), nn.Tanh()), lambda: torch.randn(5, 3)),
+    "instance norm": (lambda: with_instance_norm(nn.Conv1d(2, 3, 1)), lambda: torch.randn(4, 2, 5)),
+    "instance norm first": (lambda: with_instance_norm(nn.Identity(), 2), lambda: torch.randn(4, 2, 5)),
     "layer norm": (lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)), lambda: torch.randn(5, 3)),
 }
 

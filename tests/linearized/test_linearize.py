@@ -166,7 +166,19 @@ def test_it_is_called_like_the_network() -> None:
     torch.testing.assert_close(linearize(model)(x, temperature=2.0), model(x, temperature=2.0)["logits"])
 
 
-@pytest.mark.parametrize("name", ["mlp", "attention", "layer norm", "lstm", "batch norm"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mlp",
+        "attention",
+        "lstm",
+        "batch norm",
+        "layer norm",
+        "layer norm first",
+        "instance norm",
+        "instance norm first",
+    ],
+)
 def test_gradients_flow_to_the_inputs_too(name: str) -> None:
     model, x = case(name)
     linear = linearize(model)
@@ -182,10 +194,54 @@ def test_gradients_flow_to_the_inputs_too(name: str) -> None:
     torch.testing.assert_close(2 * (slope * step).sum(), change, rtol=1e-5, atol=1e-10)
 
 
-def test_a_gradient_in_the_inputs_that_would_be_wrong_is_refused() -> None:
+@pytest.mark.parametrize("name", ["layer norm first", "instance norm", "instance norm first", "attention"])
+def test_gradients_of_the_second_order_model_flow_to_the_inputs_too(name: str) -> None:
+    model, x = case(name)
+    quadratic = linearize(model, order=2)
+    displace(quadratic)
+    step, x = 1e-5 * torch.randn_like(x), x.requires_grad_()
+    (slope,) = torch.autograd.grad(quadratic(x).sum(), x)
+    with torch.no_grad():
+        change = quadratic(x + step).sum() - quadratic(x - step).sum()
+    torch.testing.assert_close(2 * (slope * step).sum(), change, rtol=1e-5, atol=1e-10)
+
+
+def test_what_is_not_differentiated_in_the_network_counts_as_a_constant_in_the_inputs_gradient() -> None:
     model, x = case("no_grad inside")
-    with pytest.raises(ModelError, match="inputs without gradients"):
-        linearize(model)(x.requires_grad_())
+    constant = deepcopy(model)
+    constant.scale = model.branch(x).norm(dim=1, keepdim=True).detach()
+    slopes = []
+    for one in (model, constant):
+        linear, at = linearize(one), x.clone().requires_grad_()
+        displace(linear)
+        slopes += torch.autograd.grad(linear(at).square().sum(), at)
+    torch.testing.assert_close(*slopes, **EXACT)
+
+
+def test_the_padding_row_does_not_count_whether_inputs_need_gradients_or_not() -> None:
+    torch.manual_seed(0)
+    words, head = nn.Embedding(7, 4, padding_idx=0), nn.Linear(7, 2)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.head = words, head
+
+        def forward(self, tokens: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return self.head(torch.cat([self.words(tokens).mean(1), x], 1)).tanh()
+
+    model, tokens, x = Both().double(), torch.tensor([[1, 2], [0, 3]]), torch.randn(2, 3).double()
+    for order in (1, 2):
+        linear = linearize(model, order=order)
+        displace(linear)
+        torch.testing.assert_close(
+            linear(tokens[:1], x[:1].requires_grad_()), linear(tokens[:1], x[:1].detach()), **EXACT
+        )
+        before = linear(tokens, x.detach())
+        with torch.no_grad():
+            linear.displacements()["words.weight"][0] = 9.0
+        for at in (x.detach(), x.requires_grad_()):
+            torch.testing.assert_close(linear(tokens, at), before, **EXACT)
 
 
 @pytest.mark.parametrize("build", [Recurrent, Attention])
@@ -241,8 +297,6 @@ def test_what_cannot_be_linearized_is_refused_with_the_way_out() -> None:
         linearize(MLP((2, 2)).requires_grad_(False))
     with pytest.raises(ModelError, match="batch statistics"):
         linearize(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False)))
-    with pytest.raises(ModelError, match="padding_idx"):
-        linearize(case("padding and ties")[0], order=2)
     with pytest.raises(ModelError, match="cannot be copied"):
         weighted = nn.utils.weight_norm(nn.Linear(2, 2))
         weighted(torch.ones(1, 2))
@@ -264,7 +318,7 @@ def test_an_error_of_the_network_itself_is_seen_as_it_is_and_forgotten(first: bo
         linear(x[:, :2])
     f0, jacobian = dense_jacobian(model, x)
     torch.testing.assert_close(linear(x), f0 + jacobian @ displace(linear), **EXACT)
-    assert linear._first_map.rung == 0
+    assert linear._own_map.rung == 0
 
 
 def test_dropout_is_off_and_the_random_stream_is_not_touched() -> None:

@@ -4,10 +4,12 @@
 dual numbers computes f and J v together, and its graph leads to v alone, so that the backward pass costs as much as that of
 f: a training step of a linearized network takes about 5/3 of an ordinary one.
 
-The ladder is that of `forward_mode`: default kernels, plain kernels, two reverse passes. A rung is trusted after it has
-been proved on the first batch: for random u and v, the gradient of <u, J v> in v is J^T u by reverse mode, and its inner
-product with v is <u, J v> itself; forward mode within forward mode must agree with reverse mode within reverse mode. (They
-do not on torch's layer norm, which treats its statistics as constants: second derivatives write it out.)
+The ladder is that of `forward_mode`: default kernels, plain kernels, norms written out, reverse passes. A rung is trusted
+after it has been proved on the first batch: for random u and v, the gradient of <u, J v> in v is J^T u by reverse mode, and
+its inner product with v is <u, J v> itself; forward mode within forward mode must agree with reverse mode within reverse
+mode. The proof speaks of derivatives in the parameters. Where J v is differentiated in something else, start at
+`WRITTEN_OUT`: the differentials of torch's layer and instance norms take their statistics as constants when they are
+themselves differentiated, in forward and in reverse mode.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import jvp
 from torch.overrides import TorchFunctionMode
@@ -27,6 +30,9 @@ from tangentlab.errors import ModelError, TangentlabError
 Tensors = dict[str, Tensor]
 Call = Callable[[Tensors], Tensor]
 """A function of named tensors, such as the outputs of a network on one batch as a function of its parameters."""
+
+WRITTEN_OUT, REVERSE = 2, 3
+"""Rungs of the ladder: forward mode with norms as elementary operations, and reverse passes only."""
 
 
 class TangentMap:
@@ -40,8 +46,8 @@ class TangentMap:
 
     def __call__(self, call: Call, values: Tensors, directions: Tensors) -> list[Tensor]:
         """[f, J v, v^T H v, ...] of a function at `values`, with a graph to `directions`."""
-        rungs: list[Any] = [(_forward_mode, nullcontext), (_forward_mode, plain_kernels)]
-        rungs += [(_reverse_mode, plain_kernels) if self.order == 1 else (_forward_mode, _plain_norms)]
+        rungs: list[Any] = [(_forward_mode, context) for context in (nullcontext, plain_kernels, _plain_norms)]
+        rungs += [(_reverse_mode, _plain_norms)]
         problems = []
         while self.rung < len(rungs):
             method, context = rungs[self.rung]
@@ -60,10 +66,10 @@ class TangentMap:
                 problems.append((str(error).splitlines() or [type(error).__name__])[0].rstrip("."))
             self.rung, self.proved = self.rung + 1, False
         self.rung = self.lowest
-        way_out = "Replace that operation" if self.order == 1 else "Use order=1 and inputs without gradients"
-        times = "" if self.order == 1 else " twice"
+        times, way_out = ("", "") if self.order == 1 else (" twice", ", or use order=1")
+        reasons = " | ".join(dict.fromkeys(problems))
         raise ModelError(
-            f"No way to differentiate this model{times} along a direction: {' | '.join(problems)}. {way_out}."
+            f"No way to differentiate this model{times} along a direction: {reasons}. Replace that operation{way_out}."
         )
 
     def _is_right(self, method: Any, call: Call, values: Tensors) -> bool:
@@ -77,7 +83,8 @@ class TangentMap:
             v = {name: _random_like(value, generator).requires_grad_() for name, value in values.items()}
             image = method(call, values, v, self.order)
             found = _gradients(image[1], v, u)
-            truth = _reverse_mode(call, values, v, 2)[2] if self.order == 2 else None
+            with _plain_norms():
+                truth = _reverse_mode(call, values, v, 2)[2] if self.order == 2 else None
         v = {name: value.detach() for name, value in v.items()}
         tolerance = torch.finfo(outputs.dtype).eps ** 0.5 * _norm(pulled)
         tolerance += torch.finfo(outputs.dtype).eps ** 0.75 * float(u.norm())
@@ -90,17 +97,35 @@ class TangentMap:
         return right
 
 
-class _LayerNormWrittenOut(TorchFunctionMode):
-    """Layer norms as elementary operations."""
+class _NormsWrittenOut(TorchFunctionMode):
+    """Layer and instance norms as elementary operations."""
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        if function is torch.nn.functional.layer_norm:
-            return _layer_norm(*arguments, **(options or {}))
+        function = {F.layer_norm: _layer_norm, F.instance_norm: _instance_norm}.get(function, function)
         return function(*arguments, **(options or {}))
 
 
 def _layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
-    axes = tuple(range(-len(shape), 0))
+    return _normalized(x, tuple(range(-len(shape), 0)), weight, bias, eps)
+
+
+def _instance_norm(
+    x: Tensor,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if not use_input_stats:  # the stored statistics are constants indeed
+        return F.instance_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+    weight, bias = (p if p is None else p.reshape(-1, *[1] * (x.ndim - 2)) for p in (weight, bias))
+    return _normalized(x, tuple(range(2, x.ndim)), weight, bias, eps)
+
+
+def _normalized(x: Tensor, axes: tuple[int, ...], weight: Any, bias: Any, eps: float) -> Tensor:
     centred = x - x.mean(axes, keepdim=True)
     normalized = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
     scaled = normalized if weight is None else normalized * weight
@@ -109,7 +134,7 @@ def _layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps
 
 @contextmanager
 def _plain_norms() -> Iterator[None]:
-    with plain_kernels(), _LayerNormWrittenOut():
+    with plain_kernels(), _NormsWrittenOut():
         yield
 
 

@@ -16,7 +16,7 @@ from tangentlab.engine.forward_mode import has_padding
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.network import main_tensor, refuse_modes, require_module
 from tangentlab.engine.snapshot import untouched
-from tangentlab.engine.tangent_map import TangentMap
+from tangentlab.engine.tangent_map import REVERSE, WRITTEN_OUT, TangentMap
 from tangentlab.errors import InputError, ModelError
 
 
@@ -59,9 +59,9 @@ class LinearizedModel(nn.Module):
         for name in self.names:
             _register(self.displacement, name, nn.Parameter(torch.zeros_like(own[name])))
         self._places = _places(self.base, {id(own[name]): name for name in self.names})
-        if order > 1 and has_padding(self.base):
-            raise ModelError("A second-order model needs forward mode, which does not see padding_idx: use order=1.")
-        self._first_map, self._second_map = TangentMap(order, lowest=2 if has_padding(self.base) else 0), TangentMap(2)
+        padded = has_padding(self.base)
+        self._own_map = TangentMap(order, lowest=REVERSE if padded else 0)
+        self._input_map = TangentMap(order, lowest=REVERSE if padded else WRITTEN_OUT)
 
     def forward(self, *inputs: Any, **options: Any) -> Tensor:
         """The outputs, in the shape of the network's own; called like the network."""
@@ -85,11 +85,10 @@ class LinearizedModel(nn.Module):
             return self._map(inputs, options)(call, values, self.displacements())[: self.order + 1]
 
     def _map(self, *inputs: Any) -> TangentMap:
-        """A gradient in the inputs is a second derivative of the network, so it needs the map that is right for these."""
+        """A gradient in the inputs is a mixed derivative of the network, for which the first rungs are not proved."""
         leaves = tree_leaves(inputs) if torch.is_grad_enabled() else []
-        if self.order == 1 and any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
-            return self._second_map
-        return self._first_map
+        needed = any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves)
+        return self._input_map if needed else self._own_map
 
     def displacements(self) -> dict[str, Tensor]:
         """v by the names of the network's parameters."""
