@@ -157,3 +157,75 @@ def test_the_given_model_is_not_trained_and_several_alphas_share_its_start() -> 
     again = AlphaModel(MLP((3, 6, 2), "tanh").double(), 1.0)
     again.load_state_dict(first.state_dict())
     assert torch.equal(again(x), first(x)) and F.mse_loss(first(x), y) < F.mse_loss(model(x), y)
+
+
+class Masked(nn.Module):
+    """A transformer whose fused kernel writes zeros at padded positions, where its own modules do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.head(self.encoder(x, src_key_padding_mask=mask).mean(1))
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+def test_padded_positions_are_the_same_in_f_and_in_f0() -> None:
+    torch.manual_seed(0)
+    model, x = Masked().double().eval(), torch.randn(4, 5, 8).double()
+    mask = torch.arange(5) >= torch.tensor([[5], [3], [4], [1]])
+    knob, truth = AlphaModel(model, 100.0), model(x, mask)
+    torch.testing.assert_close(knob(x, mask), truth)
+    torch.testing.assert_close(knob.initial_outputs([{"x": x, "mask": mask}]), truth.detach())
+    with torch.no_grad():
+        torch.testing.assert_close(knob(x, mask), truth.detach())
+
+
+class FunctionalDropout(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(super().forward(x), 0.5, training=self.training)
+
+
+def test_a_network_that_draws_random_numbers_without_a_module_for_it_is_refused() -> None:
+    knob = AlphaModel(FunctionalDropout(3, 2), 10.0)
+    with pytest.raises(ModelError, match="draws random numbers"):
+        knob(torch.ones(2, 3))
+    assert knob.eval()(torch.ones(2, 3)).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "alpha", "warned"),
+    [
+        (torch.bfloat16, 1.0, False),
+        (torch.bfloat16, 100.0, True),
+        (torch.float16, 100.0, True),
+        (torch.float32, 100.0, False),
+        (torch.float32, 1500.0, True),
+        (torch.float64, 1e9, False),
+    ],
+)
+def test_rounding_that_alpha_multiplies_is_warned_of(dtype: torch.dtype, alpha: float, warned: bool) -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        AlphaModel(MLP((2, 2)).to(dtype), alpha)
+    assert bool(seen) == warned
+
+
+def test_rounding_of_autocast_is_warned_of_once() -> None:
+    knob = AlphaModel(MLP((2, 2)), 100.0)
+    with torch.autocast("cpu", torch.bfloat16), pytest.warns(UserWarning, match="rounding of bfloat16"):
+        knob(torch.ones(1, 2))
+    with torch.autocast("cpu", torch.bfloat16), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        knob(torch.ones(1, 2))
+
+
+def test_a_network_with_an_argument_of_the_same_name_is_refused() -> None:
+    class Own(nn.Linear):
+        def forward(self, x: Tensor, initial: Tensor) -> Tensor:
+            return super().forward(x) + initial
+
+    with pytest.raises(ModelError, match="rename"):
+        AlphaModel(Own(2, 2), 2.0)

@@ -190,5 +190,43 @@ class FunctionalRelu(nn.Linear):
 
 
 def test_a_relu_that_is_no_module_is_refused_too():
-    with pytest.raises(ModelError, match=r"torch\.relu has no second derivative"):
+    with pytest.raises(ModelError, match=r"relu of torch has no second derivative"):
         anisotropy_directions(FunctionalRelu(4, 3), torch.randn(5, 4), 1)
+
+
+@pytest.mark.parametrize(
+    "kink",
+    [
+        lambda x: nn.functional.leaky_relu(x),
+        lambda x: nn.functional.relu6(x),
+        lambda x: x.clamp_min(0),
+        torch.abs,
+        lambda x: torch.maximum(x, 0.5 * x),
+        nn.Threshold(0.0, 0.0),
+        nn.PReLU(),
+        nn.MaxPool1d(2),
+    ],
+)
+def test_everything_with_kinks_is_refused(kink):
+    class Kinked(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 8)
+            self.kink = kink
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.kink(super().forward(x)).sum(1, keepdim=True)
+
+    with pytest.raises(ModelError, match="no second derivative"):
+        anisotropy_directions(Kinked(), torch.randn(5, 4), 1)
+
+
+def test_a_bound_that_never_clips_is_no_kink(tiny):
+    class Normalized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = tiny
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(nn.functional.normalize(x))
+
+    assert len(anisotropy_directions(Normalized(), torch.randn(5, 6), 1).directions) == 1

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from tangentlab.data import Dataset, label_noise, load, only_classes
-from tangentlab.errors import DataFileError, InputError
+from tangentlab.errors import DataFileError, InputError, NumericsError
 from tangentlab.linearized.consistency import ConsistencyProfile, ConsistencyRecipe, consistency_scores, read_c_scores
 from tangentlab.linearized.groups import Groups, cue_groups, noise_groups, score_groups, with_and_without
 from tangentlab.linearized.spurious import add_corner_patch
+from tangentlab.models import MLP
 
 
 def c_score_file(folder: Path, scores, labels, **more) -> Path:
@@ -63,6 +64,26 @@ def test_files_that_are_no_score_files_are_refused(tmp_path):
     }.items():
         with pytest.raises(DataFileError, match=complaint):
             read_c_scores(tmp_path / f"{name}.npz", labels)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_damaged_file_is_refused_or_read_rightly(tmp_path, save):
+    labels, path = np.arange(300) % 10, tmp_path / "scores.npz"
+    save(path, scores=np.linspace(0, 1, 300), labels=labels)
+    whole, random = path.read_bytes(), np.random.default_rng(0)
+    for _ in range(100):
+        damaged = bytearray(whole)
+        for place in random.integers(0, len(whole), 3):
+            damaged[place] = random.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            found = read_c_scores(path, list(labels))
+        except DataFileError:
+            continue
+        np.testing.assert_array_equal(found, np.linspace(0, 1, 300))
+    path.write_bytes(whole)
+    with pytest.raises(InputError, match="labels are"):
+        read_c_scores(path, torch.from_numpy(labels)[:, None])
 
 
 def planted(seed, n=200) -> tuple[Dataset, torch.Tensor]:
@@ -139,6 +160,35 @@ def test_a_cached_estimate_is_found_again_and_never_for_other_data_or_settings(s
     assert len(list(tmp_path.glob("consistency-*.npz"))) == 4
 
 
+class Scaled(nn.Linear):
+    """Its text and its weights do not tell its scale."""
+
+    scale = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * super().forward(x)
+
+
+def test_a_cached_estimate_is_not_that_of_another_forward_and_a_damaged_one_is_named(seed, tmp_path, monkeypatch):
+    data, _ = planted(seed, 40)
+    recipe = ConsistencyRecipe(networks=30, epochs=1, batch=10)
+    consistency_scores(data, recipe, make_model=lambda: Scaled(4, 2), cache=tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(b"damaged")
+    with pytest.raises(DataFileError, match="delete it"):
+        consistency_scores(data, recipe, make_model=lambda: Scaled(4, 2), cache=tmp_path)
+    monkeypatch.setattr(Scaled, "scale", 0.0)
+    consistency_scores(data, recipe, make_model=lambda: Scaled(4, 2), cache=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_networks_that_diverged_have_no_scores(seed):
+    data, _ = planted(seed, 40)
+    recipe = ConsistencyRecipe(networks=4, fractions=(0.5,), epochs=4, batch=10, rate=1e15)
+    with pytest.raises(NumericsError, match=r"rate=1e\+15"):
+        consistency_scores(data, recipe, make_model=lambda: MLP((4, 8, 8, 2)))
+
+
 def test_the_estimate_leaves_the_random_state_alone_and_repeats_itself(seed):
     data, _ = planted(seed, 40)
     recipe = ConsistencyRecipe(networks=30, epochs=1, batch=10)
@@ -157,8 +207,12 @@ def test_images_get_a_lenet(seed):
 
 def test_examples_that_nobody_held_out_are_an_error_and_impossible_recipes_are_refused(seed):
     data, _ = planted(seed, 50)
+    built = []
     with pytest.raises(InputError, match="more networks"):
-        consistency_scores(data, ConsistencyRecipe(networks=2, epochs=1, batch=10), make_model=small)
+        consistency_scores(data, ConsistencyRecipe(networks=2, epochs=1, batch=10), make_model=lambda: built.append(1))
+    assert not built
+    with pytest.raises(InputError, match="too few"):
+        consistency_scores(planted(seed, 1)[0], make_model=small)
     for options in ({"fractions": (1.0,)}, {"fractions": ()}, {"networks": 1}, {"epochs": 0}):
         with pytest.raises(InputError):
             ConsistencyRecipe(**options)
@@ -199,6 +253,10 @@ def test_balanced_groups_are_equal_disjoint_and_say_when_one_is_too_small(seed):
     assert groups.balanced(5, seed(3), cap=True).sizes == {"a": 4, "b": 4}
     with pytest.raises(InputError, match="disjoint"):
         Groups({"a": torch.arange(3), "b": torch.arange(2, 5)})
+    with pytest.raises(InputError, match="at least 1"):
+        groups.balanced(-1, seed(3))
+    with pytest.raises(InputError, match="'c' has 0 examples"):
+        Groups({"a": torch.arange(3), "c": torch.arange(0)}).balanced(2, seed(3), cap=True)
 
 
 def test_a_corner_patch_agrees_with_the_asked_share_of_each_class_and_touches_the_corner_only(seed):

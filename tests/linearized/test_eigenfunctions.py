@@ -212,3 +212,44 @@ def test_the_span_of_single_precision_eigenfunctions_is_judged_in_single_precisi
     single = eigenfunctions(network.float(), points.float(), 10)
     norms = single.norm_squared(single.functions.double())
     torch.testing.assert_close(norms, 1 / single.kernel_eigenvalues, rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_functions_of_a_null_space_have_no_norm_and_no_values_elsewhere(seed, dtype):
+    x, model = torch.randn(9, 2, generator=seed(5)).to(dtype), nn.Linear(2, 1).to(dtype)
+    whole = eigenfunctions(model, x, 9)
+    assert len(whole) == 9 and whole.rank == 3
+    f = torch.randn(9, generator=seed(6)).to(dtype)
+    with pytest.raises(InputError, match="span of the 3"):
+        whole.norm_squared(f)
+    with pytest.raises(InputError, match=r"leading\(3\)"):
+        whole.extend(NTK(model, x, x))
+    known, inside = whole.leading(3), whole.vectors[:3].sum(0)
+    torch.testing.assert_close(whole.norm_squared(inside), known.norm_squared(inside))
+    torch.testing.assert_close(known.extend(NTK(model, x, x)), known.functions, rtol=1e-3, atol=1e-4)
+    assert float(whole.lemma_one(inside).gap) >= 0
+    torch.testing.assert_close(whole.norm_squared(f, truncated=True), known.norm_squared(f, truncated=True))
+    with pytest.raises(InputError, match="between 1 and 9"):
+        whole.leading(10)
+
+
+def test_routes_refuse_more_functions_than_there_are_and_take_the_same_data(network, points):
+    from tangentlab.data import Dataset
+
+    for method in ("gram", "lanczos"):
+        with pytest.raises(InputError, match="between 1 and 40"):
+            eigenfunctions(network, points, N + 1, method=method)
+    data = Dataset(points, torch.zeros(N).long(), "points", "train")
+    found = eigenfunctions(network, data, 3, method="nystrom", landmarks=N)
+    torch.testing.assert_close(found.eigenvalues, eigenfunctions(network, points, 3).eigenvalues)
+
+
+def test_a_basis_of_several_outputs_says_how_alignments_take_it(points):
+    model = MLP((5, 6, 2), "tanh").double().eval()
+    basis = eigenfunctions(model, points, 4)
+    with pytest.raises(InputError, match="unflatten"):
+        alignments(model, points, basis.functions)
+    found = rayleigh_quotients(model, points, basis.vectors.unflatten(1, (2, -1)))
+    torch.testing.assert_close(found, basis.eigenvalues)
+    with pytest.raises(InputError, match="80 values"):
+        basis.energy_concentration(torch.ones(N).double())

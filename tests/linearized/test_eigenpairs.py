@@ -102,3 +102,18 @@ def test_sizes_that_do_not_fit_are_refused(seed):
     low = torch.ones(20, 20, dtype=torch.float64)
     with pytest.raises(InputError, match="rank 1"):
         landmark_eigenpairs(low, low, 2)
+
+
+def test_large_matrices_that_are_not_symmetric_are_refused_and_the_default_dtype_does_not_matter(seed):
+    matrix = torch.randn(1100, 1100, generator=seed(2))
+    with pytest.raises(InputError, match="not symmetric"):
+        gram_eigenpairs(matrix, 5)
+    gram = matrix[:, :30] @ matrix[:, :30].T
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = gram_eigenpairs(gram, 5)
+    finally:
+        torch.set_default_dtype(before)
+    assert found.vectors.dtype == torch.float32
+    torch.testing.assert_close(found.values, gram_eigenpairs(gram, 5).values)

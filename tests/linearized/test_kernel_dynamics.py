@@ -337,6 +337,8 @@ def test_time_constants_of_the_heavy_ball_do_not_cancel(value: float) -> None:
     assert found == pytest.approx(slower / 1e-3, rel=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", [GradientFlow(), GradientDescent(momentum=0.9), GradientDescent(nesterov=True)])
+@pytest.mark.parametrize(
+    "optimizer", [GradientFlow(), GradientDescent(momentum=0.9), GradientDescent(momentum=0.9, nesterov=True)]
+)
 def test_a_null_mode_takes_for_ever(optimizer) -> None:
     assert math.isinf(float(optimizer.time_constants(torch.zeros(1))[0]))

@@ -257,3 +257,33 @@ def test_a_module_that_is_never_called_is_refused() -> None:
     model.forward = lambda x: model[0](x)  # type: ignore[method-assign]
     with pytest.raises(InputError, match="never calls unused"):
         LinearityProbe(model, torch.randn(4, 3), representation="unused", ntk=False)
+
+
+def test_a_network_against_itself_has_no_delta_loss_and_is_left_alone() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+    x, y = torch.randn(4, 5), torch.tensor([0, 1, 2, 0])
+    before, random = deepcopy(model.state_dict()), torch.get_rng_state()
+    found = delta_loss(model, model, {"input": x}, y, lambda f, t: F.cross_entropy(f, t, reduction="none"))
+    assert torch.equal(found, torch.zeros(4)) and model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(random, torch.get_rng_state())
+
+
+def test_steps_are_seen_on_all_batches_of_a_loader() -> None:
+    model, x = case("mlp")
+    whole, parts = StepRecorder(model, x), StepRecorder(model, [x[:4], x[4:]])
+    with whole, parts, torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.01)
+    torch.testing.assert_close(parts.sum_of_steps, whole.sum_of_steps)
+    assert parts.steps[0].error == pytest.approx(whole.steps[0].error)
+
+
+def test_a_probe_says_which_network_it_wants() -> None:
+    model, x = case("relu")
+    probe = LinearityProbe(model, x)
+    with pytest.raises(InputError, match="AlphaModel"):
+        probe(AlphaModel(model, 2.0))
+    with pytest.raises(InputError, match="finite"):
+        common_thresholds([1.0, float("nan")], [1.0, 0.5])

@@ -94,7 +94,7 @@ def main_tensor(output: Any) -> Tensor:
         return logits
     raise InputError(
         f"The model returns a {type(output).__name__}: pass function=lambda output, batch: ... that picks a tensor "
-        "of shape (examples, ...)."
+        "of shape (examples, ...), or wrap it in a module that returns one."
     )
 
 

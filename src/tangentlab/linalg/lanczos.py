@@ -249,7 +249,7 @@ class _Search:
 
     def _result(self, message: str, slack: float) -> LanczosResult:
         columns, triangle = torch.linalg.qr(self.basis.T)
-        vectors = (columns * torch.where(triangle.diagonal() < 0, -1.0, 1.0)).T
+        vectors = (columns * torch.where(triangle.diagonal() < 0, -1.0, 1.0).to(columns)).T
         images = product(self.matvec, vectors)
         values = (vectors * images).sum(1)
         order = _order(values, self.which)

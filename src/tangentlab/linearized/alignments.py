@@ -71,7 +71,10 @@ def _squared_averages(rows: Rows, values: Tensor) -> Tensor:
         for group, factor in chunk.factors.items():
             part = values[:, output : output + factor.outputs, first : first + examples]
             if part.shape[1:] != (factor.outputs, examples):
-                raise InputError(f"the data have more examples or outputs than targets {tuple(values.shape)}")
+                raise InputError(
+                    f"the data have more examples or outputs than targets {tuple(values.shape)}: functions of several outputs "
+                    "are (functions, outputs, n), from rows (functions, outputs * n) by .unflatten(1, (outputs, -1))"
+                )
             pulled = _weighted_rows(factor, part.to(factor.left.dtype))
             sums[group] = sums[group].add_(pulled) if group in sums else pulled
         output += next(iter(chunk.factors.values())).outputs

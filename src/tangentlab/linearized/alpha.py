@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from copy import deepcopy
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tangentlab.engine.batches import Batches, call_model
+from tangentlab.engine.forward_mode import no_fast_path
 from tangentlab.engine.network import main_tensor, refuse_modes, require_module
 from tangentlab.errors import InputError, ModelError
 from tangentlab.linearized.linearize import frozen_copy
 
 LARGEST_IN_SINGLE_PRECISION = 1000.0
-"""f - f0 carries the rounding of f, about 1e-7 |f|, and alpha multiplies it."""
+"""f - f0 carries the rounding of f, about 1e-7 |f| in float32, and alpha multiplies it."""
 
 
 class AlphaModel(nn.Module):
@@ -40,19 +43,17 @@ class AlphaModel(nn.Module):
         require_module(model)
         if not 0 < alpha < float("inf"):
             raise InputError(f"alpha must be a positive number, not {alpha!r}.")
+        if "initial" in signature(model.forward).parameters:
+            raise ModelError("The network's own argument initial= is that of AlphaModel for f0: rename it.")
         _refuse_train_mode(model)
         self.alpha, self.offset = float(alpha), offset
         self.start = frozen_copy(model)
         for mine, given in zip(self.start.modules(), model.modules(), strict=True):
             mine.training = given.training
         self.model = deepcopy(model)
-        precise = all(parameter.dtype == torch.float64 for parameter in model.parameters())
-        if alpha > LARGEST_IN_SINGLE_PRECISION and not precise:
-            warnings.warn(
-                f"alpha = {alpha:g} multiplies the rounding of float32 outputs, about 1e-7, by as much: "
-                "use model.double(), or linearize(model), which needs no difference.",
-                stacklevel=2,
-            )
+        self._warned = False
+        for parameter in model.parameters():
+            self._warn_of_rounding(parameter.dtype)
 
     def forward(self, *inputs: Any, initial: Tensor | None = None, **options: Any) -> Tensor:
         """f_alpha of a batch; called like the network.
@@ -60,11 +61,13 @@ class AlphaModel(nn.Module):
         `initial` is f0 of the batch where it is known, from `initial_outputs`: the step then costs one forward pass.
         """
         _refuse_train_mode(self.model)
-        outputs = main_tensor(self.model(*inputs, **options))
-        if initial is None:
-            with torch.no_grad():
-                initial = main_tensor(self.start(*inputs, **options))
-        elif initial.shape != outputs.shape:
+        with no_fast_path():
+            outputs = _without_chance(lambda: main_tensor(self.model(*inputs, **options)))
+            if initial is None:
+                with torch.no_grad():
+                    initial = main_tensor(self.start(*inputs, **options))
+        self._warn_of_rounding(outputs.dtype)
+        if initial.shape != outputs.shape:
             raise InputError(f"initial= has the shape {tuple(initial.shape)}, the outputs {tuple(outputs.shape)}.")
         change = self.alpha * (outputs - initial)
         return initial + change if self.offset else change
@@ -78,15 +81,40 @@ class AlphaModel(nn.Module):
         if isinstance(data, tuple) and data and isinstance(data[0], Tensor):
             data = data[0]
         batches = list(data.split(batch_size)) if isinstance(data, Tensor) else data
-        return torch.cat([main_tensor(call_model(self.start, batch)) for batch in Batches(batches, ordered=True)])
+        with no_fast_path():
+            return torch.cat([main_tensor(call_model(self.start, batch)) for batch in Batches(batches, ordered=True)])
 
     def learning_rate(self, eta: float) -> float:
         """`eta / alpha^2`: the rate with which the function moves as fast as that of a network trained with eta."""
         return eta / self.alpha**2
 
+    def _warn_of_rounding(self, dtype: torch.dtype) -> None:
+        """Once, where alpha times the precision is above what alpha = 1000 makes of float32."""
+        rounding = torch.finfo(dtype).eps if dtype.is_floating_point and self.alpha > 1 else 0.0
+        if self._warned or self.alpha * rounding <= LARGEST_IN_SINGLE_PRECISION * torch.finfo(torch.float32).eps:
+            return
+        self._warned = True
+        warnings.warn(
+            f"alpha = {self.alpha:g} multiplies the rounding of {str(dtype).removeprefix('torch.')} outputs, about "
+            f"{rounding:.0e}, by as much: use model.double(), or linearize(model), which needs no difference.",
+            stacklevel=3,
+        )
+
     def extra_repr(self) -> str:
         """Alpha and the variant."""
         return f"alpha = {self.alpha:g}, offset = {self.offset}"
+
+
+def _without_chance(call: Callable[[], Tensor]) -> Tensor:
+    """The outputs; a network that draws random numbers on the way has no f - f0."""
+    before = torch.get_rng_state()
+    outputs = call()
+    if not torch.equal(before, torch.get_rng_state()):
+        raise ModelError(
+            "f0 + alpha (f - f0) is not defined for this network: it draws random numbers in its forward, as dropout does; "
+            "call model.eval() first."
+        )
+    return outputs
 
 
 def _refuse_train_mode(model: nn.Module) -> None:

@@ -15,15 +15,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tangentlab.engine.forward_mode import plain_kernels
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import InputError, ModelError
 from tangentlab.linalg import lanczos
-from tangentlab.linearized.probes import ReluSigns
 
-_PIECEWISE_LINEAR = (nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.ReLU6, nn.Hardtanh)
+_KINKED = (
+    "relu leaky_relu rrelu_with_noise _prelu_kernel hardtanh hardsigmoid hardswish threshold softshrink hardshrink abs "
+    "maximum minimum max_pool1d max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d"
+).split()
+_CLIPPING = "clamp clamp_min clamp_max".split()
+"""Operations of torch with kinks; clipping counts where it clips (`F.normalize` keeps its norms above 0 by it)."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,22 @@ class AnisotropyDirections:
     def spectra(self) -> Tensor:
         """Magnitudes of the centred 2-d discrete Fourier transform over the last two axes of every direction."""
         return torch.fft.fftshift(torch.fft.fft2(self.directions), dim=(-2, -1)).abs()
+
+
+class _Kinks(TorchDispatchMode):
+    """The names of operations with kinks that run inside, by modules, functions or methods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        name = function.overloadpacket.__name__.rstrip("_")
+        before = arguments[0].clone() if name in _CLIPPING else None
+        result = function(*arguments, **(options or {}))
+        if name in _KINKED or (before is not None and not torch.equal(before, result)):
+            self.found.add(name)
+        return result
 
 
 class MixedDerivative:
@@ -129,15 +150,14 @@ def anisotropy_directions(
     Lanczos on ``A^T A``, dense when k is a large part of the inputs. Cost: two backward passes through first derivatives
     per product, and about 2 k products, or one per input.
     """
-    piecewise = {type(m).__name__ for m in model.modules() if isinstance(m, _PIECEWISE_LINEAR)}
     twin = copy.deepcopy(model).to(dtype)
-    with torch.no_grad(), untouched(twin), ReluSigns() as relus:
+    with torch.no_grad(), untouched(twin), _Kinks() as kinks:
         twin(points[:1].to(dtype))
-    if piecewise or relus.found:
+    if kinks.found:
         raise ModelError(
-            f"{', '.join(sorted(piecewise)) or 'torch.relu'} has no second derivative at its kinks, so the mixed derivative is "
-            "not that of the averaged gradient: use a smooth activation such as nn.GELU, or MixedDerivative for what is left "
-            "without them"
+            f"{', '.join(sorted(kinks.found))} of torch has no second derivative at its kinks, so the mixed derivative is not "
+            "that of the averaged gradient: use a smooth activation such as nn.GELU and average pooling, or MixedDerivative "
+            "for what is left without the kinks"
         )
     mixed = MixedDerivative(twin, points.to(dtype), output)
     wanted = mixed.inputs if k is None else k
@@ -177,6 +197,8 @@ def gradient_directions(
     Uncentred: the gradient has mean 0 over symmetric initializations. Cost: one backward pass per draw. The singular
     values are those of the gradients as rows over ``sqrt(draws)``.
     """
+    if draws < 1:
+        raise InputError(f"draws is at least 1, not {draws}")
     gradients = []
     for draw in range(draws):
         model = make_model(draw)

@@ -37,7 +37,7 @@ def direction_dataset(
         raise InputError("a direction other than 0, a margin > 0 and a variance >= 0 are needed")
     unit = (direction / norm).flatten().float()
     signs = 2 * torch.randint(0, 2, (count,), generator=generator) - 1
-    noise = variance**0.5 * torch.randn(count, len(unit), generator=generator)
+    noise = variance**0.5 * torch.randn(count, len(unit), generator=generator, dtype=torch.float32)
     noise -= (noise @ unit)[:, None] * unit
     reach = margin / 2 if half_margin else margin
     inputs = reach * signs[:, None] * unit + noise

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +21,25 @@ import torch
 from torch import Generator, Tensor, nn
 
 from tangentlab.data import Dataset
+from tangentlab.engine.network import require_finite
 from tangentlab.engine.progress import track
 from tangentlab.errors import DataFileError, InputError
 from tangentlab.files import write_atomically
 from tangentlab.models import LeNet5
+
+_DAMAGED = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    KeyError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+    tokenize.TokenError,
+)
+"""What numpy raises on files that are not what they seem."""
 
 
 def read_c_scores(path: str | os.PathLike[str], labels: Tensor, *, rows: Tensor | None = None) -> Tensor:
@@ -38,7 +55,10 @@ def read_c_scores(path: str | os.PathLike[str], labels: Tensor, *, rows: Tensor 
             to another image is worse than none.
     """
     scores, found = _read_scores(Path(path))
-    chosen = torch.arange(len(labels)) if rows is None else rows
+    labels = torch.as_tensor(labels)
+    if labels.ndim != 1:
+        raise InputError(f"labels are (n,), not {tuple(labels.shape)}")
+    chosen = torch.arange(len(labels)) if rows is None else torch.as_tensor(rows)
     if len(chosen) != len(labels) or len(chosen) == 0 or int(chosen.max()) >= len(scores) or int(chosen.min()) < 0:
         raise DataFileError(f"{path} has {len(scores)} rows, which do not cover the {len(labels)} examples asked for")
     wrong = int((found[chosen] != labels).sum())
@@ -56,9 +76,9 @@ def _read_scores(path: Path) -> tuple[Tensor, Tensor]:
             if not {"scores", "labels"} <= set(file.files):
                 raise DataFileError(f"{path} holds {file.files}; a file of C-scores has 'scores' and 'labels'")
             scores, labels = file["scores"].astype(np.float64), file["labels"].astype(np.int64)
-    except (OSError, EOFError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        if isinstance(error, DataFileError):
-            raise
+    except DataFileError:
+        raise
+    except _DAMAGED as error:
         raise DataFileError(f"{path} cannot be read as an npz file of C-scores: {error}") from error
     if scores.shape != labels.shape or scores.ndim != 1 or not np.isfinite(scores).all():
         raise DataFileError(f"{path}: scores {scores.shape} and labels {labels.shape} must be two finite lists")
@@ -127,35 +147,34 @@ def consistency_scores(
         data: a classification task; ``(n, channels, side, side)`` images for the default network.
         recipe: numbers of networks and steps.
         make_model: a new network, drawn from torch's global random state; LeNet5 for the images by default.
-        cache: folder for the result. The file's name holds a digest of data, recipe and network (its text and its first
-            weights), so that other data or settings never find it.
+        cache: folder for the result. The file's name holds a digest of data, recipe and network (its text, its first weights
+            and its outputs on a few examples), so that other data or settings do not find it.
         progress: as in `tangentlab.NTK`.
 
-    An example that no network of some size held out is an error. Cost: ``networks x
-    epochs`` passes over part of the data; nothing of torch's random state is changed.
+    An example that no network of some size holds out is an error. Cost: ``networks x epochs`` passes over part of the data;
+    nothing of torch's random state is changed.
     """
     recipe = recipe or ConsistencyRecipe()
+    if len(data) < 2:
+        raise InputError(f"C-scores compare examples with the others: {len(data)} are too few")
+    splits = [_split(len(data), recipe, number) for number in range(recipe.networks)]
+    held_out = torch.zeros(len(recipe.fractions), len(data), dtype=torch.float64)
+    for size, _, rest in splits:
+        held_out[size, rest] += 1
+    _require_held_out(held_out, recipe)
     classes = data.classes or int(data.targets.max()) + 1
     make = make_model or (lambda: LeNet5(data.inputs.shape[1], data.inputs.shape[-1], classes))
     file = None if cache is None else Path(cache) / f"consistency-{_digest(data, recipe, make)}.npz"
     if file is not None and file.exists():
-        with np.load(file, allow_pickle=False) as found:
-            parts = torch.from_numpy(found["profile"]), torch.from_numpy(found["held_out"])
-        return ConsistencyProfile(recipe.fractions, *parts)
-    right = torch.zeros(len(recipe.fractions), len(data), dtype=torch.float64)
-    held_out = torch.zeros_like(right)
-    for number in track(range(recipe.networks), "consistency scores", recipe.networks, progress):
-        place, size = divmod(number, len(recipe.fractions))
-        rows, rest = _split(len(data), recipe.fractions[size], recipe.seed, size, place)
-        correct = _answers(data, rows, rest, recipe, make, number)
-        right[size, rest] += correct.double()
-        held_out[size, rest] += 1
-    _require_held_out(held_out, recipe)
+        return ConsistencyProfile(recipe.fractions, _read_profile(file), held_out)
+    right = torch.zeros_like(held_out)
+    for number, (size, rows, rest) in enumerate(track(splits, "consistency scores", len(splits), progress)):
+        right[size, rest] += _answers(data, rows, rest, recipe, make, number).double()
     result = ConsistencyProfile(recipe.fractions, right / held_out, held_out)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         buffer = io.BytesIO()
-        np.savez(buffer, profile=result.profile.numpy(), held_out=held_out.numpy())
+        np.savez(buffer, profile=result.profile.numpy())
         write_atomically(file, buffer.getvalue())
     return result
 
@@ -169,16 +188,26 @@ def _require_held_out(held_out: Tensor, recipe: ConsistencyRecipe) -> None:
         )
 
 
-def _split(n: int, fraction: float, seed: int, size: int, place: int) -> tuple[Tensor, Tensor]:
-    """Rows to train on and rows held out, for network ``place`` of those with the same size of subset.
+def _read_profile(file: Path) -> Tensor:
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            return torch.from_numpy(found["profile"])
+    except _DAMAGED as error:
+        raise DataFileError(f"{file} is damaged ({error}): delete it, and the scores are estimated anew") from error
 
-    Networks come in rounds in which their held-out parts are disjoint, so that a few of them hold out every example.
+
+def _split(n: int, recipe: ConsistencyRecipe, number: int) -> tuple[int, Tensor, Tensor]:
+    """Of one network: which of the fractions it belongs to, rows to train on, and rows held out.
+
+    Networks with the same fraction come in rounds in which their held-out parts are disjoint, so that a few of them hold out
+    every example.
     """
-    held_out = max(1, min(n - 1, n - round(fraction * n)))
+    place, size = divmod(number, len(recipe.fractions))
+    held_out = max(1, min(n - 1, n - round(recipe.fractions[size] * n)))
     turn, part = divmod(place, n // held_out)
-    order = torch.randperm(n, generator=Generator().manual_seed(1_000_003 * seed + 1009 * size + turn))
+    order = torch.randperm(n, generator=Generator().manual_seed(1_000_003 * recipe.seed + 1009 * size + turn))
     start, stop = part * held_out, (part + 1) * held_out
-    return torch.cat([order[:start], order[stop:]]), order[start:stop].sort().values
+    return size, torch.cat([order[:start], order[stop:]]), order[start:stop].sort().values
 
 
 def _answers(
@@ -195,8 +224,9 @@ def _answers(
             optimizer.step()
     model.eval()
     with torch.no_grad():
-        parts = [model(data.inputs[part]).argmax(1) == data.targets[part] for part in rest.split(500)]
-    return torch.cat(parts)
+        outputs = torch.cat([model(data.inputs[part]) for part in rest.split(500)])
+    require_finite(outputs, f"The outputs of network {number} after training (rate={recipe.rate:g})")
+    return outputs.argmax(1) == data.targets[rest]
 
 
 def _minibatches(rows: Tensor, recipe: ConsistencyRecipe) -> Iterator[Tensor]:
@@ -210,8 +240,10 @@ def _digest(data: Dataset, recipe: ConsistencyRecipe, make: Callable[[], nn.Modu
     """16 letters that stand for the data, the recipe and the network."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        model = make()
-    parts: Sequence[Tensor] = (data.inputs, data.targets, *model.state_dict().values())
+        model = make().eval()
+        with torch.no_grad():
+            outputs = model(data.inputs[:4])
+    parts: Sequence[Tensor] = (data.inputs, data.targets, outputs, *model.state_dict().values())
     summary = hashlib.sha256(f"{recipe} {model}".encode())
     for part in parts:
         summary.update(f"{part.dtype} {tuple(part.shape)}".encode())

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.errors import InputError
-from tangentlab.linearized.function_space import Columns, spectrum_of, times
+from tangentlab.linearized.function_space import Columns, require_shape, spectrum_of, times
 from tangentlab.linearized.modes import GradientFlow, ModeOptimizer
 
 
@@ -102,7 +102,10 @@ class KernelDynamics:
         cross_kernel: (points, n) as a tensor, or an `FMat`, dense or implicit, such as `NTK(model, test, train)`.
         """
         moved = self._columns.restore(times(cross_kernel, self._dual(time)))
-        return moved if initial is None else initial + moved
+        if initial is None:
+            return moved
+        require_shape(initial, moved, "initial")
+        return initial + moved
 
     def early_stopping(
         self, candidates: Iterable[float], cross_kernel: Any, targets: Tensor, initial: Tensor | None = None
@@ -112,8 +115,11 @@ class KernelDynamics:
         if not tried:
             raise InputError("Give at least one time to stop at.")
         images = times(cross_kernel, torch.cat([self._dual(time) for time in tried], 1)).chunk(len(tried), 1)
+        moved = [self._columns.restore(image) for image in images]
         start = torch.zeros_like(targets) if initial is None else initial
-        errors = [start + self._columns.restore(image) - targets for image in images]
+        for values, what in ((targets, "targets"), (start, "initial")):
+            require_shape(values, moved[0], what)
+        errors = [start + move - targets for move in moved]
         losses = torch.stack([0.5 * error.square().sum() / len(targets) for error in errors])
         best = int(losses.argmin())
         return EarlyStopping(tried[best], float(losses[best]), torch.tensor(tried, dtype=torch.float64), losses)
@@ -122,11 +128,15 @@ class KernelDynamics:
         """Bound of |f(t) - f_exact(t)| on the training points that comes from eigenpairs left out; 0 for a whole kernel.
 
         The rest of f0 - y lies in modes with eigenvalues between 0 and the smallest one kept; it is left where it was, and
-        may have moved by at most the largest `1 - p` of these.
+        may have moved by at most the largest `1 - p` of these (on a grid of eigenvalues).
         """
         if self.spectrum.complete:
             return self._residual.new_zeros(())
-        grid = torch.linspace(0, 1, 65, dtype=torch.float64, device=self.eigenvalues.device) * self.eigenvalues[-1]
+        points = (
+            65 if not self.optimizer.momentum else 4097
+        )  # with momentum 1 - p oscillates with the root of the eigenvalue
+        roots = torch.linspace(0, 1, points, dtype=torch.float64, device=self.eigenvalues.device)
+        grid = roots.square() * self.eigenvalues[-1]
         moved = (1 - self.optimizer.factors(grid, time)[0]).abs().max().to(self._residual)
         return moved * self._left_out.norm()
 

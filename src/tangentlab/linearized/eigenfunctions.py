@@ -9,15 +9,16 @@ With several outputs a function has a value per output, and the mean is over exa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from tangentlab.engine.batches import Batches
+from tangentlab.engine.batches import Batches, plain_batch
 from tangentlab.engine.memory import memory_budget
 from tangentlab.errors import InputError
+from tangentlab.linalg import rounding_rtol
 from tangentlab.linearized.eigenpairs import GramPairs, gram_eigenpairs, landmark_eigenpairs, product_eigenpairs
 from tangentlab.metrics import NTK
 from tangentlab.objects.fmat import FMatDense
@@ -95,6 +96,22 @@ class Eigenfunctions:
         """phi_j at the examples, ``(k, outputs * n)``, orthonormal in the mean over examples."""
         return self.vectors * self.examples**0.5
 
+    @property
+    def rank(self) -> int:
+        """How many eigenvalues are above the rounding of a null space; functions beyond may be arbitrary.
+
+        `rounding_rtol` has a margin of four over the largest rounding found; eigenfunctions are good down to that.
+        """
+        noise = rounding_rtol(self.vectors.dtype, self.vectors.shape[1]) / 4 * float(self.eigenvalues[0])
+        return int((self.eigenvalues > noise).sum())
+
+    def leading(self, k: int) -> Eigenfunctions:
+        """The first k of them."""
+        if not 1 <= k <= len(self):
+            raise InputError(f"k must be between 1 and {len(self)}, the eigenfunctions at hand, not {k}")
+        parts = {name: getattr(self, name)[:k] for name in ("eigenvalues", "vectors", "residual_norms")}
+        return replace(self, **parts)
+
     def labels(self, index: int) -> Tensor:
         """Function ``index`` as a task: 1 where it is positive, else 0, ``(n,)`` of int64, or ``(n, outputs)``."""
         if not 0 <= index < len(self):
@@ -111,6 +128,11 @@ class Eigenfunctions:
 
         cross_kernel: ``(m, outputs * n)``, or `NTK(model, new, old)`.
         """
+        if self.rank < len(self):
+            raise InputError(
+                f"the eigenvalues of functions {self.rank} to {len(self) - 1} are rounding, so these have no values at new "
+                f"points: use .leading({self.rank})"
+            )
         matrix = cross_kernel if isinstance(cross_kernel, Tensor) else cross_kernel.matrix()
         return self.examples**0.5 * (self.vectors @ matrix.T) / self.eigenvalues[:, None]
 
@@ -135,13 +157,15 @@ class Eigenfunctions:
         A function that leaves the span of the known eigenfunctions is refused unless ``truncated`` asks for its part in
         the span: what lies outside has the largest norm of all.
         """
-        missing = self.missing_energy(values)
+        known = self.leading(max(self.rank, 1))
+        missing = known.missing_energy(values)
         if not truncated and bool((missing > (1e-8 if self.vectors.dtype == torch.float64 else 1e-3)).any()):
             raise InputError(
-                f"{float(missing.max()):.3g} of the function's energy is outside of the span of these {len(self)} "
-                "eigenfunctions: compute more of them, or pass truncated=True for the norm of its part in the span"
+                f"{float(missing.max()):.3g} of the function's energy is outside of the span of the {len(known)} "
+                "eigenfunctions with an eigenvalue above rounding: compute more of them, or pass truncated=True for the norm "
+                "of its part in the span"
             )
-        return (self.coefficients(values).square() / self.kernel_eigenvalues).sum(-1)
+        return (known.coefficients(values).square() / known.kernel_eigenvalues).sum(-1)
 
     def lemma_one(self, values: Tensor) -> LemmaOne:
         """Both sides of ``|f|_K^2 >= |f|_2^4 / alpha(f)`` for functions in the span."""
@@ -153,11 +177,9 @@ class Eigenfunctions:
 
         Its square is the share of the labels' energy in the leading k-dimensional eigenspace.
         """
-        count = len(self) if k is None else k
-        if not 1 <= count <= len(self):
-            raise InputError(f"k must be between 1 and {len(self)}, the eigenfunctions at hand, not {k}")
-        y = labels.to(self.vectors)
-        return (y @ self.vectors[:count].T).norm(dim=-1) / y.norm(dim=-1)
+        known = self if k is None else self.leading(k)
+        length = labels.to(self.vectors).norm(dim=-1)
+        return known.coefficients(labels).norm(dim=-1) * self.examples**0.5 / length
 
 
 def chance_concentration(k: int, n: int) -> float:
@@ -199,6 +221,8 @@ def eigenfunctions(
         return _by_landmarks(model, loader, k, landmarks or 0, generator, options)
     if method != "gram":
         implicit: FMatImplicit = NTK(model, loader, representation=FMatImplicit, **options)
+        if not 1 <= k <= implicit.dim:
+            raise InputError(f"k must be between 1 and {implicit.dim}, the size of the kernel, not {k}")
         if method == "lanczos" or _gram_bytes(implicit) > memory_budget():
             return Eigenfunctions.of_pairs(product_eigenpairs(implicit, k, generator), implicit.outputs)
     kernel: FMatDense = NTK(model, loader, **options)
@@ -213,7 +237,8 @@ def _by_landmarks(
     model: nn.Module, loader: Any, k: int, landmarks: int, generator: torch.Generator | None, options: dict[str, Any]
 ) -> Eigenfunctions:
     """All points against random ones, by the exact eigenpairs of the approximation that they make."""
-    parts = [batch[0] if isinstance(batch, tuple | list) else batch for batch in Batches(loader, ordered=True)]
+    batches = (plain_batch(batch) for batch in Batches(loader, ordered=True))
+    parts = [batch[0] if isinstance(batch, tuple | list) else batch for batch in batches]
     if not all(isinstance(part, Tensor) for part in parts):
         raise InputError("method='nystrom' needs batches of tensors, (inputs) or (inputs, targets): use 'lanczos' here")
     inputs = torch.cat(parts)

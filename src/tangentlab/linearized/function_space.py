@@ -82,6 +82,14 @@ class Columns:
         return columns.reshape(len(columns), *self.shape)
 
 
+def require_shape(values: Tensor, like: Tensor, what: str) -> None:
+    """Refuse values that would broadcast against those of the function, such as (m, 1) against (m,)."""
+    if values.shape != like.shape:
+        raise InputError(
+            f"{what} has the shape {tuple(values.shape)}, the function {tuple(like.shape)} on these points."
+        )
+
+
 def times(kernel: Any, columns: Tensor) -> Tensor:
     """K c for a kernel or cross kernel, dense or implicit, and columns (dim, m)."""
     if isinstance(kernel, FMat):

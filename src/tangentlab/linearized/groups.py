@@ -40,8 +40,10 @@ class Groups:
 
         A group that is too small is an error that names it; with ``cap`` all groups shrink to the smallest one instead.
         """
+        if per_group < 1:
+            raise InputError(f"per_group is at least 1, not {per_group}")
         smallest = min(self.sizes.items(), key=lambda item: item[1])
-        if smallest[1] < per_group and not cap:
+        if smallest[1] < (1 if cap else per_group):
             raise InputError(
                 f"group '{smallest[0]}' has {smallest[1]} examples, {per_group} were asked for: "
                 "ask for fewer, or pass cap=True to take the smallest group's size everywhere"

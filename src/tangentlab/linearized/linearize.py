@@ -110,6 +110,11 @@ class LinearizedModel(nn.Module):
         self.base.eval()
         return self
 
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Of the displacement; the base stays frozen."""
+        self.displacement.requires_grad_(requires_grad)
+        return self
+
     def extra_repr(self) -> str:
         """Order and number of parameters."""
         count = sum(parameter.numel() for parameter in self.displacement.parameters())

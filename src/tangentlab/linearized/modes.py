@@ -53,6 +53,8 @@ class ModeOptimizer(ABC):
         if math.isinf(time):
             return self._limit(values)
         residual, reached = self._factors(values, float(time))
+        if not bool(torch.isfinite(residual).all()):
+            raise InputError(f"{self._divergence(values)} At time {time:g} it is beyond all numbers.")
         return residual, torch.where(self._strength(values) > 0, reached, torch.zeros_like(reached))
 
     @abstractmethod
@@ -71,10 +73,13 @@ class ModeOptimizer(ABC):
         """Curvature of the loss in each mode."""
         return self.scale * values + self.weight_decay
 
-    def _limit(self, values: Tensor) -> tuple[Tensor, Tensor]:
+    def _divergence(self, values: Tensor) -> str:
         largest = self.largest_lr(values)
-        if self.lr >= largest:
-            raise InputError(f"lr = {self.lr:g} diverges: the largest curvature allows less than {largest:.6g}.")
+        return f"lr = {self.lr:g} diverges: the largest curvature allows less than {largest:.6g}."
+
+    def _limit(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        if self.lr >= self.largest_lr(values):
+            raise InputError(self._divergence(values))
         strength = self._strength(values)
         alive, inverse = strength > 0, 1 / strength.clamp_min(1e-300)
         residual = torch.where(alive, self.weight_decay * inverse, torch.ones_like(values))
@@ -121,6 +126,11 @@ class GradientDescent(ModeOptimizer):
     """
 
     nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nesterov and not self.momentum:
+            raise InputError("nesterov=True needs a momentum, as in torch.optim.SGD.")
 
     def _factors(self, values: Tensor, time: float) -> tuple[Tensor, Tensor]:
         if time != int(time):

@@ -107,6 +107,12 @@ def observed(model: nn.Module, batch: Any, modules: Sequence[str], forward: Forw
     modules: the names of those of which the last one called has the representation as its input (see
         `representation_modules`); none for the outputs.
     """
+    missing = set(modules) - {name for name, _ in model.named_modules()}
+    if missing:
+        raise InputError(
+            f"the network has no module {', '.join(sorted(missing))}: look at the network of the start, such as `.model` of an "
+            "AlphaModel or `.network()` of a linearized one"
+        )
     with evaluation_mode(model), untouched(model), torch.no_grad(), no_fast_path():
         with _watched(model, modules) as seen, ReluSigns() as relus:
             outputs = forward(model, batch) if forward else call_model(model, batch)

@@ -10,7 +10,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from tangentlab.engine.batches import call_model
+from tangentlab.engine.network import main_tensor
+from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import InputError
+from tangentlab.linearized.probes import evaluation_mode
 
 Array = NDArray[np.float64]
 
@@ -57,6 +61,8 @@ def at_progress(progress: ArrayLike, values: ArrayLike, thresholds: ArrayLike, *
 def common_thresholds(*progress: ArrayLike, count: int = 20, falling: bool = True) -> Array:
     """Evenly spaced thresholds, in the order of progress, between those that all trainings pass."""
     runs = [np.asarray(run, dtype=float) for run in progress]
+    if not runs or not all(len(run) and np.isfinite(run).all() for run in runs):
+        raise InputError("Every training needs records of its progress, all of them finite numbers.")
     start = min(run[0] for run in runs) if falling else max(run[0] for run in runs)
     end = max(run.min() for run in runs) if falling else min(run.max() for run in runs)
     if (start <= end) if falling else (start >= end):
@@ -74,12 +80,20 @@ def delta_loss(
 ) -> Tensor:
     """loss of the one network minus loss of the other, per example, (n,): positive where the linear one is better.
 
-    On a grid of inputs (`data.grid`) this is a map. `loss(outputs, targets)` gives one value per example.
+    On a grid of inputs (`data.grid`) this is a map. `loss(outputs, targets)` gives one value per example. Networks are looked
+    at in eval mode and left as they are; inputs are a tensor or a dict batch.
     """
-    pair = [loss(model(inputs), targets) for model in (nonlinear, linear)]
+    pair = [loss(_outputs(model, inputs), targets) for model in (nonlinear, linear)]
     if any(part.shape[:1] != targets.shape[:1] or part.ndim != 1 for part in pair):
         raise InputError("loss must give one value per example: use reduction='none' and sum over outputs.")
     return pair[0] - pair[1]
+
+
+def _outputs(model: nn.Module | Callable[[Any], Tensor], inputs: Any) -> Tensor:
+    if not isinstance(model, nn.Module):
+        return model(inputs)
+    with evaluation_mode(model), untouched(model):
+        return main_tensor(call_model(model, inputs))
 
 
 def running_best(values: Sequence[float] | ArrayLike, *, falling: bool = True) -> Array:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from tangentlab.errors import InputError, NumericsError
-from tangentlab.linearized.function_space import Columns, times
+from tangentlab.linearized.function_space import Columns, require_shape, times
+from tangentlab.linearized.modes import GradientDescent
 
 OutputLoss = Callable[[Tensor], Tensor]
 """The loss (a scalar) as a function of the outputs on all training points, (n,) or (n, outputs)."""
@@ -36,7 +37,10 @@ class KernelTrajectory:
         moved = torch.stack(
             [self.columns.restore(times(cross_kernel, self.columns.lay_out(c))) for c in self.coefficients]
         )
-        return moved if initial is None else initial + moved
+        if initial is None:
+            return moved
+        require_shape(initial, moved[0], "initial")
+        return initial + moved
 
 
 def kernel_descent(
@@ -62,7 +66,8 @@ def kernel_descent(
 
     Cost: one product with the kernel per step, after which outputs on all other points follow from the coefficients.
     """
-    wanted = sorted({int(step) for step in steps})
+    GradientDescent(lr, momentum, weight_decay, nesterov=nesterov)  # refuses what is out of range
+    wanted = sorted({int(step) for step in steps}) if isinstance(steps, Iterable) else []
     if not wanted or wanted[0] < 0:
         raise InputError("steps are the (nonnegative) numbers of steps after which to record.")
     columns = Columns.of(initial, _dim(kernel))

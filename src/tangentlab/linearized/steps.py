@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tangentlab.engine.batches import Batches
 from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.network import Forward, Network
 from tangentlab.engine.snapshot import untouched
@@ -48,16 +49,22 @@ class StepRecorder:
                 optimizer.step()
         steps.outputs(), steps.sum_of_steps  # f_T and f_0 + sum_t J(w_t) dw_t
 
-    The network is looked at in eval mode. Cost per update: two forward passes, one Jacobian-vector product and a copy of
-    the parameters.
+    The network is looked at in eval mode. What changes it besides the parameters, such as the running statistics that a
+    batch norm in train mode moves between updates, is in f_T and not in the sum. Cost per update: two forward passes, one
+    Jacobian-vector product and a copy of the parameters.
+
+    Args:
+        model: the network that is trained.
+        data: a tensor, a tuple whose first entry is the inputs, a dict batch, or an ordered loader of these.
+        layers, forward: as in `tangentlab.NTK`.
 
     Attributes:
         steps: one `Step` per update.
-        sum_of_steps: f_0 + sum_t J(w_t) dw_t, of the shape of the outputs.
+        sum_of_steps: f_0 + sum_t J(w_t) dw_t, (n, outputs, ...); one number per example counts as (n, 1).
     """
 
     def __init__(self, model: nn.Module, data: Any, *, layers: Any = None, forward: Forward | None = None) -> None:
-        self._batch = data
+        self._batches = list(Batches(data, ordered=True))
         with evaluation_mode(model):
             self._network = Network.of(model, layers, forward)
         self.sum_of_steps = self.outputs()
@@ -65,9 +72,9 @@ class StepRecorder:
         self._before: tuple[dict[str, Tensor], Tensor] | None = None
 
     def outputs(self) -> Tensor:
-        """f of the probe, as the network is now."""
+        """f of the probe, as the network is now, in the shape of `sum_of_steps`."""
         with evaluation_mode(self._network.model), untouched(self._network.model), torch.no_grad():
-            return self._network(self._batch).detach()
+            return torch.cat([self._network(batch).detach() for batch in self._batches])
 
     def __enter__(self) -> StepRecorder:
         """Remember where the update starts."""
@@ -85,7 +92,7 @@ class StepRecorder:
         moved = self._network.layout.flatten({name: end[name] - values[name] for name in values})
         after = self.outputs()
         with evaluation_mode(self._network.model), _placed(self._network, values, end):
-            linear = Linearization(self._network, self._batch).jvp(moved)
+            linear = torch.cat([Linearization(self._network, batch).jvp(moved) for batch in self._batches])
         change = after - start
         self.sum_of_steps = self.sum_of_steps + linear
         numbers = (float(part.norm()) for part in (change, linear, change - linear, moved))
