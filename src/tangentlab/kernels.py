@@ -33,7 +33,11 @@ Kernel = Tensor | HasMatrix
 
 def kernel_matrix(kernel: Kernel) -> Tensor:
     """The matrix ``(n, n)`` of a kernel, checked to be square, nonempty and finite."""
+    if not isinstance(kernel, Tensor) and not hasattr(kernel, "matrix"):
+        raise InputError(f"a kernel is a tensor or an FMat, not a {type(kernel).__name__}: see torch.as_tensor")
     matrix = kernel if isinstance(kernel, Tensor) else kernel.matrix()
+    if not matrix.is_floating_point():
+        raise InputError(f"a kernel is of real numbers, this one of {matrix.dtype}: pass kernel.double()")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
         raise InputError(f"a kernel is a nonempty square matrix (n, n), got shape {tuple(matrix.shape)}")
     if not bool(torch.isfinite(matrix).all()):

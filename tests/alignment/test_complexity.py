@@ -146,3 +146,14 @@ def test_some_layers_only_and_wrong_counts():
         LearningFlow(model, inputs, every=0)
     with pytest.raises(InputError, match="draws"):
         kernel_trace(model, inputs, draws=0)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_parameters_that_are_frozen_or_unfrozen_on_the_way_are_refused(frozen, seed):
+    model = network()
+    first = next(model.parameters()).requires_grad_(frozen)
+    flow = LearningFlow(model, normal(5, 3))
+    flow.update()
+    first.requires_grad_(not frozen)
+    with pytest.raises(InputError, match="frozen or unfrozen"):
+        flow.update()

@@ -46,3 +46,11 @@ def test_modes_of_a_stationary_kernel_on_a_circle_are_waves_in_order_of_their_fr
     distance = torch.sin(torch.pi * (z[:, None] - z)).square()
     modes = kernel_modes(torch.exp(-4 * distance), rank=9)
     assert main_frequency(modes.vectors[:, 0]).tolist() == [0, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_numbers_out_of_range_are_refused_as_such():
+    modes = kernel_modes(torch.eye(3, dtype=torch.float64))
+    with pytest.raises(InputError, match="lr is positive"):
+        modes.time_constants(-0.1)
+    with pytest.raises(InputError, match="rank is at least 1"):
+        kernel_modes(torch.eye(3), rank=0)

@@ -18,7 +18,7 @@ from tangentlab.alignment import (
     spectral_complexity,
     spectral_product,
 )
-from tangentlab.errors import StructureError
+from tangentlab.errors import InputError, StructureError
 from tangentlab.models import MLP, VGG11, ResNet18
 from tests.alignment.linear import normal
 
@@ -94,3 +94,35 @@ def test_convolutions_count_as_matrices_and_measures_without_meaning_are_left_ou
         frobenius_product(ResNet18(base=4))
     with pytest.raises(StructureError, match="one hidden layer"):
         neyshabur_two_layer(model, initial)
+
+
+def test_a_convolution_and_a_linear_layer_are_no_hidden_layer_of_units(seed):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+    found = comparison_measures(model, copy.deepcopy(model), torch.randn(4, 1, 4, 4), torch.arange(4) % 3)
+    assert "Neyshabur et al." not in found and len(found) == 7
+
+
+@pytest.mark.parametrize("zero", [0, -1])
+def test_one_output_is_the_logit_of_class_one(seed, zero):
+    model, x = MLP((3, 5, 1)).double(), normal(6, 3)
+    labels = torch.tensor([zero, 1, 1, zero, zero, 1])
+    f = model(x).detach()[:, 0]
+    slope = f.sigmoid() - (labels > 0).double()
+    truth = 2 * float((slope * f).square().mean().sqrt())
+    assert fisher_rao_norm(model, x, labels) == pytest.approx(truth)
+    with pytest.raises(InputError, match=r"1 outputs lie in -1\.\.1"):
+        fisher_rao_norm(model, x, labels + 1 - zero)
+    with pytest.raises(InputError, match=r"2 outputs lie in 0\.\.1"):
+        fisher_rao_norm(MLP((3, 5, 2)).double(), x, torch.full((6,), 2))
+
+
+def test_a_layer_used_twice_is_refused_and_the_distance_is_by_name(pair):
+    layer = nn.Linear(3, 3)
+    with pytest.raises(StructureError, match="second time"):
+        spectral_product(nn.Sequential(layer, nn.ReLU(), layer))
+    model, initial = pair
+    truth = distance_from_initialization(model, initial)
+    initial.requires_grad_(False)
+    assert distance_from_initialization(model, initial) == truth
+    with pytest.raises(InputError, match=r"layers\.0\.weight"):
+        distance_from_initialization(model, MLP((3, 4, 2)))

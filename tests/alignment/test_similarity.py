@@ -315,3 +315,24 @@ def test_unbiased_estimates_need_four_examples_and_minibatches_need_one_update()
         unbiased_hsic(torch.eye(3), torch.eye(3))
     with pytest.raises(InputError, match="No minibatch"):
         MinibatchCKA().value()
+
+
+def test_labels_of_three_values_are_not_two_classes():
+    with pytest.raises(InputError, match="both -1 and 0"):
+        label_alignment(torch.eye(6), torch.tensor([-1, 0, 1, -1, 0, 1]))
+
+
+@pytest.mark.parametrize("scale", [1e160, 1e-160])
+def test_the_unbiased_alignment_does_not_depend_on_the_unit(scale):
+    one, two = (f @ f.t() for f in (normal(9, 4), normal(9, 4, seed=1)))
+    assert unbiased_cka(scale * one, two) == pytest.approx(unbiased_cka(one, two), rel=1e-12)
+    batches = MinibatchCKA()
+    for kernel in (one, 3 * one):
+        batches.update(scale * kernel, kernel)
+    assert batches.value() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("wrong", [torch.eye(4).long(), torch.eye(4).numpy(), torch.ones(1, 4, 1, 4).int()])
+def test_what_is_no_real_kernel_is_refused_with_the_way_out(wrong):
+    with pytest.raises(InputError, match=r"double|as_tensor"):
+        cka(wrong, torch.eye(4))

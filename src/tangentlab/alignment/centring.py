@@ -62,6 +62,8 @@ def kernel_data(kernel: AnyKernel) -> Tensor:
         data = kernel.to_dense().data
     else:
         data = kernel_matrix(kernel)[None, :, None, :]
+    if not data.is_floating_point():
+        raise InputError(f"A kernel is of real numbers, this one of {data.dtype}: pass kernel.double().")
     if data.shape[:2] != data.shape[2:] or not data.numel():
         raise InputError(f"A kernel here is square and nonempty, (c, n, c, n), this one is {tuple(data.shape)}.")
     if not bool(torch.isfinite(data.sum())) and not bool(torch.isfinite(data).all()):  # a finite sum is quick to see

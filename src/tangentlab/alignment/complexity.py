@@ -6,8 +6,6 @@ signs over the outputs give the trace from one backward per draw: for each examp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.network import Forward, Network, OutputFunction
 from tangentlab.engine.rows import Rows, Unweighted, Weighting
+from tangentlab.engine.snapshot import evaluation_mode
 from tangentlab.errors import InputError
 from tangentlab.linalg import Estimate
 
@@ -123,6 +122,7 @@ class LearningFlow:
         self._layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
         self._options: dict[str, Any] = {"forward": forward, "function": function}
         self._generator = torch.Generator().manual_seed(seed)
+        self._trained = self._flags()
         self.steps = 0
         self.path_length = 0.0
         self._within = 0.0
@@ -132,6 +132,11 @@ class LearningFlow:
 
     def update(self) -> None:
         """Count the step that was just taken."""
+        if self._trained != self._flags():
+            raise InputError(
+                "Parameters were frozen or unfrozen on the way, and C(f) is over one set of them: start a new LearningFlow, or "
+                "use layers= for those that are trained all the time."
+            )
         now = self._parameters()
         length = float((now - self._last).double().norm())
         self.steps += 1
@@ -156,24 +161,16 @@ class LearningFlow:
     def _displacement(self) -> float:
         return float((self._last - self._logged).double().norm())
 
+    def _flags(self) -> list[bool]:
+        return [parameter.requires_grad for parameter in self.model.parameters()]
+
     def _parameters(self) -> Tensor:
         return self._layout.flatten(self._layout.parameters(self.model)).detach().clone()
 
     def _feature_norm(self) -> float:
         """sqrt(tr K) at the present parameters."""
-        with _evaluation_mode(self.model):
+        with evaluation_mode(self.model):
             trace = kernel_trace(
                 self.model, self.probe, self.draws, layers=self._layout, generator=self._generator, **self._options
             )
         return float(trace.estimate.clamp_min(0)) ** 0.5
-
-
-@contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training

@@ -53,6 +53,8 @@ def compare_directions(
         radius: length of every perturbation.
         generator: source of the random directions.
     """
+    if k < 1:
+        raise InputError(f"k is at least 1, not {k}.")
     options: dict[str, Any] = {"forward": forward, "function": function}
     pairs = fisher_eigenpairs(model, examples, k, "regression", progress=False, **options)
     count = sum(len(outputs) for outputs in _outputs(Network.of(model, None, **options), examples, None))

@@ -30,8 +30,14 @@ def parameter_norm(model: nn.Module) -> float:
 
 
 def distance_from_initialization(model: nn.Module, initial: nn.Module) -> float:
-    """``|w - w_0|_2``."""
-    return float((_flat(model) - _flat(initial)).norm())
+    """``|w - w_0|_2`` over the trainable parameters of ``model``, each against that of the same name."""
+    starts = dict(initial.named_parameters())
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    other = [n for n, p in trained.items() if n not in starts or starts[n].shape != p.shape]
+    if other or not trained:
+        raise InputError(f"initial is no earlier copy of model: {', '.join(other[:5]) or 'nothing'} to be compared.")
+    moved = [(parameter - starts[name]).detach().double().norm() for name, parameter in trained.items()]
+    return float(torch.stack(moved).norm())
 
 
 def frobenius_product(model: nn.Module) -> float:
@@ -78,25 +84,34 @@ def path_norm(model: nn.Module, inputs: Tensor) -> float:
 def fisher_rao_norm(model: nn.Module, inputs: Tensor, labels: Tensor, batch: int = 500) -> float:
     """``(L + 1) sqrt(E <dl/df, f>^2)`` for the cross-entropy l of a network with L hidden layers (Liang et al. 2019).
 
-    For a ReLU network without biases this is ``sqrt(w^T G w)``, with G the second moment of the loss gradients.
+    One output is the logit of class 1 of labels 0 and 1 (or -1 and 1). For a ReLU network without biases this is
+    ``sqrt(w^T G w)``, with G the second moment of the loss gradients.
     """
     depth = len(layer_matrices(model))
     squares = []
     with untouched(model):
         for x, y in zip(inputs.split(batch), labels.split(batch), strict=True):
             outputs = model(x).double()
-            gradient = outputs.softmax(1) - nn.functional.one_hot(y.long(), outputs.shape[1])
-            squares.append((gradient * outputs).sum(1).square())
+            squares.append((_logit_gradient(outputs, y.long()) * outputs).sum(1).square())
     return depth * math.sqrt(float(torch.cat(squares).mean()))
+
+
+def _logit_gradient(outputs: Tensor, labels: Tensor) -> Tensor:
+    """``dl/df`` of the cross-entropy, ``(n, outputs)``."""
+    classes = outputs.shape[1]
+    lowest, highest = (-1, 1) if classes == 1 else (0, classes - 1)
+    if int(labels.min()) < lowest or int(labels.max()) > highest:
+        raise InputError(f"Labels of {classes} outputs lie in {lowest}..{highest}.")
+    if classes == 1:
+        return outputs.sigmoid() - (labels > 0)[:, None].double()
+    return outputs.softmax(1) - nn.functional.one_hot(labels, classes)
 
 
 def neyshabur_two_layer(model: nn.Module, initial: nn.Module) -> float:
     """``|U_0|_2 |V|_F + |U - U_0|_F |V|_F + sqrt(h)`` for x -> V relu(U x) with h hidden units (Neyshabur et al. 2019)."""
     weights, starts = layer_matrices(model), layer_matrices(initial)
-    if len(weights) != 2 or not all(isinstance(m, nn.Linear) for m in model.modules() if isinstance(m, _LAYERS)):
-        raise StructureError(
-            f"This measure is of networks with one hidden layer; this one has {len(weights)} weight layers."
-        )
+    if not _is_two_layer(model):
+        raise StructureError("This measure is of networks with one hidden layer, all linear.")
     (hidden, last), start = weights, starts[0]
     return _spectral(start) * float(last.norm()) + float((hidden - start).norm() * last.norm()) + math.sqrt(len(hidden))
 
@@ -112,9 +127,13 @@ def comparison_measures(model: nn.Module, initial: nn.Module, inputs: Tensor, la
         "path norm": lambda: path_norm(model, inputs),
         "Fisher-Rao norm": lambda: fisher_rao_norm(model, inputs, labels),
     }
-    if len(layer_matrices(model)) == 2:
+    if _is_two_layer(model):
         measures["Neyshabur et al."] = lambda: neyshabur_two_layer(model, initial)
     return {name: measure() for name, measure in measures.items()}
+
+
+def _is_two_layer(model: nn.Module) -> bool:
+    return [type(m) for m in model.modules() if isinstance(m, _LAYERS)] == [nn.Linear, nn.Linear]
 
 
 def layer_matrices(model: nn.Module) -> list[Tensor]:
@@ -125,7 +144,11 @@ def layer_matrices(model: nn.Module) -> list[Tensor]:
 
 def _require_chain(model: nn.Module) -> None:
     """Refuse modules for which these measures are not defined. A module with children only passes data on."""
-    for name, module in model.named_modules():
+    seen: set[nn.Module] = set()
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, _LAYERS) and module in seen:
+            raise StructureError(f"Layer {name!r} is used a second time: norm measures count every layer once.")
+        seen.add(module)
         known = isinstance(module, _LAYERS + _WITHOUT_WEIGHTS)
         if not known and (any(True for _ in module.parameters(recurse=False)) or not any(module.children())):
             raise StructureError(

@@ -43,7 +43,11 @@ class Rescaling:
 
 
 def interpolant_capacity(kernel: Kernel | FMat, targets: FVector | Tensor, nu: Tensor | None = None) -> Rescaling:
-    """Norm, trace and bound of the interpolant of least norm under a rescaling; without ``nu``, under the plain l2 norm."""
+    """Norm, trace and bound of the interpolant of least norm under a rescaling; without ``nu``, under the plain l2 norm.
+
+    Targets outside of the range of a singular kernel have no interpolant; their part in the range is meant then. With c
+    outputs n counts examples, not rows: c times the bound of `flow_bound`, which counts rows.
+    """
     modes, energies = _norm_energies(kernel, targets)
     factors = torch.ones_like(modes.values) if nu is None else nu.double()
     if factors.shape != modes.values.shape or not bool((factors > 0).all()):

@@ -98,6 +98,8 @@ def label_features(labels: Tensor, outputs: int, n_classes: int | None = None) -
     if labels.ndim != 1:
         raise InputError(f"Class labels are integers (examples,), not of shape {tuple(labels.shape)}.")
     if outputs == 1 and (n_classes or 2) == 2 and int(labels.min()) >= -1 and int(labels.max()) <= 1:
+        if int(labels.min()) < 0 and bool((labels == 0).any()):
+            raise InputError("Two classes are 0 and 1, or -1 and 1; these labels hold both -1 and 0.")
         return torch.where(labels > 0, 1.0, -1.0).double()[None, :, None]
     classes = outputs if outputs > 1 else n_classes or int(labels.max()) + 1
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
@@ -236,16 +238,24 @@ class MinibatchCKA:
     def __init__(self) -> None:
         self._sums = torch.zeros(3, dtype=torch.float64)
         self._rounding = torch.zeros(2, dtype=torch.float64)
+        self._units: list[float] = []
         self.examples = 0
 
     def update(self, first: AnyKernel, second: AnyKernel) -> None:
         """Take in the kernels of one more minibatch, n >= 4."""
-        one, two = kernel_data(first), kernel_data(second)
+        one, two = (self._scaled(kernel_data(kernel), place) for place, kernel in enumerate((first, second)))
         n = one.shape[1]
         values = [unbiased_hsic(a, b) for a, b in ((one, two), (one, one), (two, two))]
         self._sums += n * torch.tensor(values, dtype=torch.float64)
         self._rounding += n * torch.tensor([_rounding_of_square(kernel) for kernel in (one, two)], dtype=torch.float64)
         self.examples += n
+
+    def _scaled(self, data: Tensor, place: int) -> Tensor:
+        """In the unit of the first minibatch, a power of two, so that no square overflows or vanishes."""
+        if len(self._units) <= place:
+            largest = float(data.abs().max())
+            self._units.append(2.0 ** math.floor(math.log2(largest)) if largest > 0 else 1.0)
+        return data / self._units[place]
 
     def value(self) -> float:
         """The alignment on what was seen."""

@@ -118,14 +118,17 @@ class KernelSpectrum:
         return {name: getattr(self, name) for name in names} | ratios
 
     def standard_error(self, ks: Iterable[int] = PAPER_TRACE_RATIOS) -> dict[str, float]:
-        """One standard deviation of every number of `summary`, by the jackknife over probes; 0 for a dense kernel."""
+        """One standard deviation of every number of `summary`, by the jackknife over probes; 0 for a dense kernel.
+
+        NaN for the median: the jackknife says nothing about quantiles.
+        """
         chosen = tuple(ks)
         if not self.leave_one_out:
             return dict.fromkeys(self.summary(chosen), 0.0)
         found = [spectrum.summary(chosen) for spectrum in self.leave_one_out]
         samples = torch.tensor([list(row.values()) for row in found], dtype=torch.float64)
         spread = (samples - samples.mean(0)).square().sum(0) * (len(samples) - 1) / len(samples)
-        return dict(zip(found[0], spread.sqrt().tolist(), strict=True))
+        return dict(zip(found[0], spread.sqrt().tolist(), strict=True)) | {"median": math.nan}
 
     def _shares(self) -> Tensor:
         """Eigenvalues over the trace; divided by the largest first, so that none of it overflows or vanishes."""

@@ -22,6 +22,18 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside; every module's own mode comes back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
 def same_random_state() -> Iterator[None]:
     """The random state only."""
     state = torch.get_rng_state()

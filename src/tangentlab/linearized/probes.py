@@ -15,7 +15,7 @@ from tangentlab.alignment.similarity import ka
 from tangentlab.engine.batches import Batches, call_model
 from tangentlab.engine.forward_mode import no_fast_path
 from tangentlab.engine.network import Forward, main_tensor
-from tangentlab.engine.snapshot import untouched
+from tangentlab.engine.snapshot import evaluation_mode, untouched
 from tangentlab.errors import InputError
 from tangentlab.metrics import NTK
 from tangentlab.objects.fmat import FMatDense
@@ -133,18 +133,6 @@ class ReluSigns(TorchDispatchMode):
         if function in _RELU:
             self.found.append(result > 0)
         return result
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside; every module's own mode comes back afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 @contextmanager

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from tangentlab.engine.batches import call_model
 from tangentlab.engine.network import main_tensor
-from tangentlab.engine.snapshot import untouched
+from tangentlab.engine.snapshot import evaluation_mode, untouched
 from tangentlab.errors import InputError
-from tangentlab.linearized.probes import evaluation_mode
 
 Array = NDArray[np.float64]
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from tangentlab.engine.batches import Batches
 from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.network import Forward, Network
-from tangentlab.engine.snapshot import untouched
-from tangentlab.linearized.probes import evaluation_mode
+from tangentlab.engine.snapshot import evaluation_mode, untouched
 
 
 @dataclass(frozen=True)
