@@ -31,7 +31,7 @@ def negative_log_likelihood(likelihood: Likelihood) -> LossFunction:
     if isinstance(likelihood, LogSoftmax):
         return lambda f, y: F.nll_loss(f.movedim(-1, 1), y.long(), reduction="none")
     if isinstance(likelihood, Binary):
-        return lambda f, y: F.binary_cross_entropy_with_logits(f, y.to(f.dtype).reshape(f.shape), reduction="none")
+        return lambda f, y: F.binary_cross_entropy_with_logits(f, _probabilities(y, f), reduction="none")
     if isinstance(likelihood, Regression):
 
         def half_squared_distance(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -40,6 +40,18 @@ def negative_log_likelihood(likelihood: Likelihood) -> LossFunction:
 
         return half_squared_distance
     raise InputError(f"No loss is known for the likelihood {likelihood.name!r}: pass loss=callable(outputs, targets).")
+
+
+def _probabilities(targets: Tensor, outputs: Tensor) -> Tensor:
+    """Targets of Bernoulli logits in the shape of the outputs; they lie in [0, 1]."""
+    if targets.shape[:1] != outputs.shape[:1] or targets.numel() != outputs.numel():
+        raise InputError(f"Targets of shape {tuple(targets.shape)} do not fit outputs {tuple(outputs.shape)}.")
+    if not bool(((targets >= 0) & (targets <= 1)).all()):
+        raise InputError(
+            f"Targets of the binary likelihood lie in [0, 1], these in [{float(targets.min()):g}, "
+            f"{float(targets.max()):g}]: map two classes to 0 and 1, as with (targets > 0)."
+        )
+    return targets.to(outputs.dtype).reshape(outputs.shape)
 
 
 def per_example(loss: LossFunction, outputs: Tensor, batch: Any) -> Tensor:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tangentlab.errors import InputError
 from tangentlab.files import write_atomically
 
 if TYPE_CHECKING:
@@ -20,25 +20,30 @@ class StyleWarning(UserWarning):
 
 
 def save_pictures(folder: Path, draw: Callable[[], Iterable[Picture]]) -> list[Picture]:
-    """Write every figure of ``draw`` into ``folder``; faults of style are warnings."""
+    """Write every figure of ``draw`` into ``folder``; faults of style are warnings.
+
+    Pictures of an earlier drawing that are not drawn again go away; nothing else in the folder is touched.
+    """
     from tangentlab.report.lint import complaints
     from tangentlab.report.style import house_style
     from tangentlab.report.svg import to_png, to_svg
 
+    earlier = _names_in(folder)
     with house_style():
         pictures = list(draw())
         contents = [(picture, to_svg(picture.figure), to_png(picture.figure)) for picture in pictures]
     for picture in pictures:
         for fault in complaints(picture.figure):
             warnings.warn(f"figure '{picture.name}', {fault}", StyleWarning, stacklevel=2)
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for picture, svg, png in contents:
         write_atomically(folder / f"{picture.name}.svg", svg)
         write_atomically(folder / f"{picture.name}.png", png)
     index = [{"name": picture.name, "caption": picture.caption} for picture in pictures]
     write_atomically(folder / "index.json", json.dumps(index, indent=2) + "\n")
+    for name in earlier - {picture.name for picture in pictures}:
+        for ending in ("svg", "png"):
+            (folder / f"{name}.{ending}").unlink(missing_ok=True)
     return pictures
 
 
@@ -50,3 +55,13 @@ def read_pictures(folder: Path) -> list[dict[str, str]]:
     entries = json.loads(index.read_text(encoding="utf-8"))
     files = [(entry, folder / f"{Path(entry['name']).name}.svg") for entry in entries]
     return [{**entry, "svg": file.read_text(encoding="utf-8")} for entry, file in files if file.exists()]
+
+
+def _names_in(folder: Path) -> set[str]:
+    """Names of the pictures of an earlier drawing; an index of something else is not overwritten."""
+    try:
+        return {Path(entry["name"]).name for entry in json.loads((folder / "index.json").read_text(encoding="utf-8"))}
+    except FileNotFoundError:
+        return set()
+    except (ValueError, TypeError, KeyError):
+        raise InputError(f"{folder / 'index.json'} is no index of pictures: draw into another folder.") from None

@@ -111,6 +111,38 @@ def test_modes_flags_hooks_and_gradients_come_back_also_after_an_exception():
     assert list(model[0]._forward_hooks) == [kept.id] and not model[2]._forward_hooks
 
 
+def test_hooks_on_gradients_are_not_called_and_come_back_also_after_an_exception():
+    model, calls = convolutional(), []
+    weight, bias = model[0].weight, model[0].bias
+    weight.register_hook(lambda gradient: calls.append("weight"))
+    handle = weight.register_post_accumulate_grad_hook(lambda parameter: calls.append("accumulated"))
+    with pytest.raises(Broken), undisturbed(model):
+        model(torch.randn(3, 1, 6, 6)).sum().backward()
+        bias.register_hook(lambda gradient: calls.append("of the look"))
+        raise Broken
+    assert calls == []
+    model(torch.randn(3, 1, 6, 6)).sum().backward()
+    assert calls == ["weight", "accumulated"]
+    handle.remove()
+    model(torch.randn(3, 1, 6, 6)).sum().backward()
+    assert calls == ["weight", "accumulated", "weight"]
+
+
+def test_hooks_that_clip_gradients_do_not_change_the_curvature():
+    model = convolutional()
+
+    def found():
+        recorder = TangentRecorder(model, probes(), measures=["curvature"], **STEADY)
+        recorder.start()
+        return recorder.snapshots[0]["values"]
+
+    expected = found()
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    assert found() == expected
+
+
 def test_batch_norm_statistics_and_dropout_masks_do_not_notice():
     model = convolutional()
     before = {name: value.clone() for name, value in model.state_dict().items()}

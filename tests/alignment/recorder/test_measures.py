@@ -2,17 +2,19 @@
 
 import math
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tangentlab.alignment import LearningFlow
 from tangentlab.alignment.recorder import TangentRecorder
 from tangentlab.alignment.recorder.budget import Size
 from tangentlab.alignment.recorder.curvature import SignedRoots
-from tangentlab.alignment.recorder.measures import DEFAULT
-from tangentlab.alignment.recorder.probes import choose_outputs, target_columns
+from tangentlab.alignment.recorder.measures import DEFAULT, NAMED
+from tangentlab.alignment.recorder.probes import choose_outputs
 from tangentlab.engine.likelihood import likelihood_of
 from tangentlab.errors import InputError
 from tests.alignment.recorder.trainings import STEADY, dense, digits_like, train
@@ -264,21 +266,6 @@ def test_own_measures_get_the_view_and_keep_what_they_need():
     assert recorder.recording.curve("train/moved")[1] == pytest.approx([0.0, 8**0.5])
 
 
-def test_targets_as_values_of_outputs():
-    labels = torch.tensor([2, 0, -100])
-    hot = torch.tensor([[0, 0, 1], [1, 0, 0], [0, 0, 0]]).double()
-    assert torch.equal(target_columns(labels, torch.Size([3]), [0, 1, 2]), hot)
-    assert torch.equal(target_columns(labels, torch.Size([3]), [2, 0]), hot[:, [2, 0]])
-    tokens = torch.tensor([[1, 3], [0, -100]])
-    flat = F.one_hot(tokens.clamp_min(0), 4).double() * (tokens >= 0)[..., None]
-    assert torch.equal(target_columns(tokens, torch.Size([2, 4]), [7, 1, 0]), flat.flatten(1)[:, [7, 1, 0]])
-    assert target_columns(torch.tensor([0, 1]), torch.Size([1]), [0]).flatten().tolist() == [-1, 1]
-    real = torch.randn(2, 5)
-    assert torch.equal(target_columns(real, torch.Size([5]), [4, 0]), real[:, [4, 0]].double())
-    with pytest.raises(InputError, match="do not fit"):
-        target_columns(torch.randn(2, 3), torch.Size([5]), [0])
-
-
 def test_outputs_of_token_models_are_drawn_among_those_that_are_labels():
     tokens = torch.tensor([[1, 3, -100], [0, 3, 2]])
     chosen = choose_outputs(torch.Size([3, 50]), tokens, 10, torch.Generator().manual_seed(0))
@@ -294,27 +281,67 @@ def test_without_labels_there_is_no_alignment_but_a_spectrum():
     assert "train/cka" not in values and "train/loss" not in values and values["train/effective_rank"] > 1
 
 
-@pytest.mark.parametrize(("targets", "outputs"), [("real", 2), ("binary", 1)])
-def test_regression_and_two_classes_of_one_output(targets, outputs):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, outputs)).double()
-    x = torch.randn(12, 4, dtype=torch.float64)
-    y = torch.randn(12, 2, dtype=torch.float64) if targets == "real" else (x[:, 0] > 0).long()
-    recorder = TangentRecorder(model, {"train": (x, y)}, size=(12, None), **STEADY)
-    recorder.start()
-    values, (x, y) = recorder.snapshots[0]["values"], recorder._observer.probes["train"].batch
-    if targets == "real":
-        assert values["train/loss"] == pytest.approx(float(0.5 * (model(x) - y).square().sum(1).mean()))
-        label = (y - y.mean(0)).flatten()
-    else:
-        assert values["train/accuracy"] == pytest.approx(float(((model(x)[:, 0] > 0) == (y > 0)).double().mean()))
-        signs = 2.0 * y.double() - 1
-        label = signs - signs.mean()
-    kernel = centred_kernel(jacobian(model, x))
-    assert values["train/cka"] == pytest.approx(float(label @ kernel @ label / (kernel.norm() * (label @ label))))
-    assert values["train/fisher_trace"] > 0
-
-
 def test_an_unknown_measure_names_the_known_ones():
     with pytest.raises(InputError, match="spectrum"):
         TangentRecorder(dense(), {"train": digits_like(4)}, measures=["entropy"])
+
+
+def test_measures_of_one_name_are_all_taken():
+    def curvature(view):
+        return {"mine": 1.0}
+
+    own = [lambda view: {"a": 1.0}, lambda view: {"b": 2.0}, partial(lambda view, c: {"c": c}, c=3.0), curvature]
+    recorder = TangentRecorder(
+        dense(), {"x": double(digits_like(8)), "y": double(digits_like(8))}, measures=own, **STEADY
+    )
+    recorder.start()
+    names = [f"{probe}/{name}" for probe in "xy" for name in ("a", "b", "c", "mine")]
+    assert list(recorder.snapshots[0]["values"]) == names
+    assert list(recorder.snapshots[0]["parts"]) == ["<lambda>", "<lambda> 2", "partial", "curvature 2"]
+
+
+def test_a_measure_of_the_recorder_may_be_given_as_the_function_it_is():
+    data = {"x": double(digits_like(8)), "y": double(digits_like(8))}
+    recorder = TangentRecorder(dense(), data, measures=[NAMED["curvature"]], **STEADY)
+    recorder.start()
+    assert list(recorder.snapshots[0]["values"]) == ["x/fisher_trace", "x/hessian_trace"]
+
+
+def test_the_complexity_of_some_layers_is_that_of_their_path():
+    model = dense()
+    recorder = TangentRecorder(
+        model, {"train": double(digits_like(12, 3))}, schedule=1, size=(12, None), layers=["1"], **STEADY
+    )
+    with recorder:
+        truth = LearningFlow(model, recorder._observer.probes["train"].batch, layers=["1"], draws=None)
+        optimizer = train(model, 1, recorder)
+        truth.update()
+        for step in range(1, 5):
+            train(model, step + 1, recorder, begin=step, optimizer=optimizer)
+            truth.update()
+    values = recorder.snapshots[-1]["values"]
+    assert values["complexity"] == pytest.approx(truth.complexity)
+    assert values["path_length"] == pytest.approx(truth.path_length)
+    assert values["feature_norm"] == pytest.approx(truth.feature_norm)
+
+
+def test_a_chosen_layer_that_is_frozen_for_a_while_goes_on_with_its_path():
+    model = dense()
+    recorder = TangentRecorder(
+        model, {"train": double(digits_like(8))}, measures=["complexity"], layers=["1", "3"], **STEADY
+    )
+
+    def move():
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += parameter.requires_grad
+        recorder.step()
+
+    recorder.start()
+    model[1].requires_grad_(False)
+    move()
+    model[1].requires_grad_(True)
+    move()
+    recorder.finish()
+    last, whole = (sum(p.numel() for p in part.parameters()) for part in (model[3], model))
+    assert recorder.snapshots[-1]["values"]["path_length"] == pytest.approx(last**0.5 + whole**0.5)

@@ -60,6 +60,39 @@ def test_curves_are_drawn_with_the_recorded_numbers_and_a_mark_where_the_size_ch
     assert [list(mark.get_xdata()) for mark in marks] == [[20, 20]]
 
 
+def test_drawing_into_the_folder_of_the_recording_touches_nothing_else(tmp_path):
+    recorder = TangentRecorder(convolutional(), probes(), measures=["spectrum"], folder=tmp_path, **STEADY)
+    (tmp_path / "deep").mkdir()
+    for name in ("checkpoint.pt", "mine.svg", "deep/notes.txt"):
+        (tmp_path / name).write_text(name)
+    with recorder:
+        recorder.step()
+        recorder.plot(tmp_path)
+        recorder.step()
+    for name in ("checkpoint.pt", "mine.svg", "deep/notes.txt"):
+        assert (tmp_path / name).read_text() == name
+    assert Recording.load(tmp_path).rows == recorder.rows and (tmp_path / "spectrum.svg").exists()
+
+
+def test_more_probes_and_parts_than_colours_are_all_drawn():
+    measures = ["performance", *(lambda view, n=n: {f"own {n}": 1.0} for n in range(10))]
+    names = ["without labels", *(f"p{number}" for number in range(11))]
+    data = {name: digits_like(6) if name != "without labels" else digits_like(6)[0] for name in names}
+    recorder = TangentRecorder(convolutional(), data, schedule=1, measures=measures, **STEADY)
+    with recorder:
+        recorder.step()
+    pictures = {picture.name: picture.figure for picture in recorder.plot()}
+    legend = pictures["training"].legends[0]
+    for panel in pictures["training"].axes:
+        drawn = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in panel.get_lines()}
+        assert list(drawn) == names[1:] and len(set(drawn.values())) == 11
+        named = zip(legend.get_texts(), legend.get_lines(), strict=True)
+        assert {text.get_text(): (line.get_color(), line.get_linestyle()) for text, line in named} == drawn
+    assert len(pictures["cost"].axes[0].containers) == len(recorder.snapshots[0]["parts"]) == 11
+    assert len(pictures["cost"].legends[0].get_texts()) == 11
+    assert all(not complaints(figure) for figure in pictures.values())
+
+
 def test_a_single_snapshot_and_a_single_probe_can_be_drawn(tmp_path):
     recorder = TangentRecorder(convolutional(), {"train": digits_like(12)}, **STEADY)
     with pytest.raises(InputError, match="no snapshot"):

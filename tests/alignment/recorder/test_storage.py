@@ -186,3 +186,49 @@ def test_a_checkpoint_that_goes_on_in_another_folder_brings_its_rows_along(tmp_p
         train(model, 2, second)
     found = Recording.load(tmp_path / "there")
     assert [row["step"] for row in found.snapshots] == [0, 2, 4] and found.about == first.recording.about
+
+
+def test_going_on_in_a_folder_that_holds_another_training_by_now_puts_that_one_aside(tmp_path):
+    model = convolutional()
+    first = TangentRecorder(model, probes(), schedule=2, folder=tmp_path, **STEADY)
+    first.start()
+    train(model, 4, first)
+    state = first.state_dict()
+    first.close()
+    other = convolutional(7)
+    with TangentRecorder(other, probes(), schedule=1, folder=tmp_path, **STEADY) as between:
+        train(other, 3, between)
+    again = TangentRecorder(model, probes(), schedule=2, folder=tmp_path, **STEADY)
+    again.load_state_dict(state)
+    with again:
+        train(model, 2, again)
+    assert Recording.load(tmp_path).rows == again.rows
+    assert [row["step"] for row in again.snapshots] == [0, 2, 4, 6]
+    assert Recording.load(tmp_path / "recording.1.jsonl").rows == first.rows
+    assert Recording.load(tmp_path / "recording.2.jsonl").rows == between.rows
+
+
+def test_a_run_has_a_name_of_its_own_that_no_random_state_gives(tmp_path):
+    torch.manual_seed(0)
+    names = set()
+    for _ in range(2):
+        state = torch.get_rng_state()
+        recorder = TangentRecorder(convolutional(), probes(), measures=["performance"], **STEADY)
+        torch.set_rng_state(state)
+        recorder.start()
+        assert torch.equal(torch.get_rng_state(), state)
+        names.add(recorder.recording.about["run"])
+    assert len(names) == 2
+
+
+def test_recordings_without_a_name_go_on_as_they_did(tmp_path):
+    journal = Journal(tmp_path, resume=False)
+    for one in (row(0, "start"), row(0), row(3)):
+        journal.append(one)
+    journal.close()
+    again = Journal(tmp_path, resume=True)
+    assert not again.new
+    again.close()
+    named = Journal(tmp_path, resume=True, run="another")
+    assert named.new and len(read_rows(tmp_path / "recording.1.jsonl")) == 3
+    named.close()

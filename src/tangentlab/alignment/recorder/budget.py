@@ -6,9 +6,11 @@ load of the machine would show the load. A smaller probe is a part of the larger
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import index
 from statistics import median
 from typing import Any
 
@@ -29,6 +31,19 @@ class Size:
     def __post_init__(self) -> None:
         if self.examples < 1 or self.outputs < 1:
             raise InputError(f"A probe has at least one example and one output, not {self.examples} x {self.outputs}.")
+
+    @classmethod
+    def of(cls, value: Any) -> Size:
+        """From (examples, outputs) as a user gives it; None stands for all outputs."""
+        try:
+            examples, outputs = value
+            return cls(index(examples), sys.maxsize if outputs is None else index(outputs))
+        except (TypeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"size= takes (examples, outputs), such as (100, 10), or (100, None) for all outputs, not {value!r}."
+            ) from None
 
     def __str__(self) -> str:
         return f"{self.examples} example{'s' * (self.examples != 1)} x {self.outputs} output{'s' * (self.outputs != 1)}"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tangentlab.alignment.recorder.likelihoods import likelihood_for
+from tangentlab.alignment.recorder.likelihoods import loss_for
 from tangentlab.alignment.recorder.probes import View
 from tangentlab.curvatures import Hessian
 from tangentlab.engine.batches import take_examples
@@ -51,23 +51,23 @@ class SignedRoots(Weighting):
         return torch.randint(0, 2, shape, generator=self.generator).to(like) * 2 - 1
 
 
-def curvature(view: View, likelihood: str | Likelihood | None = None, products: int = 1) -> dict[str, float]:
+def curvature(view: View, products: int = 1) -> dict[str, float]:
     """Unbiased estimates of the traces of the Fisher matrix and of the Hessian of the loss; nothing without labels.
 
     On the first 32 examples of the probe. The Fisher matrix takes one backward (`SignedRoots`), the Hessian one product with
     a vector of random signs, about four forward passes, for each of ``products``; its estimate has a standard deviation of
-    ``sqrt(2 / products) |H|_F``.
+    ``sqrt(2 / products) |H|_F``. A likelihood without a known loss has no Hessian.
     """
-    kind = likelihood_for(view, likelihood)
-    if kind is None or view.labels is None:
+    if view.likelihood is None or view.labels is None:
         return {}
     batch = take_examples(view.batch, range(min(EXAMPLES, len(view.logits))))
-    rows = Rows(view.call.network(view.model), batch, SignedRoots(kind, view.generator), progress=False)
+    rows = Rows(view.call.network(view.model), batch, SignedRoots(view.likelihood, view.generator), progress=False)
     norms = [factor.squared_norms().double().sum() for chunk in rows for factor in chunk.factors.values()]
     rows.release()
-    hessian = Hessian(view.model, batch, loss=kind, progress=False, **view.call.options())
-    estimate = hessian.estimate_trace(products, method="hutchinson", generator=view.generator)
-    return {
-        "fisher_trace": float(torch.stack(norms).sum()) / min(EXAMPLES, len(view.logits)),
-        "hessian_trace": float(estimate.estimate),
-    }
+    found = {"fisher_trace": float(torch.stack(norms).sum()) / min(EXAMPLES, len(view.logits))}
+    loss = loss_for(view.likelihood)
+    if loss is not None:
+        hessian = Hessian(view.model, batch, loss=loss, progress=False, **view.call.options())
+        estimate = hessian.estimate_trace(products, method="hutchinson", generator=view.generator)
+        found["hessian_trace"] = float(estimate.estimate)
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Line = Literal["-", "--", ":", "-."]
 LINES: tuple[Line, ...] = ("-", "--", ":", "-.")
 LAYERS_NAMED = 24
+PROBES_IN_A_ROW = 6
 STEPS = "training step"
 
 
@@ -187,7 +188,7 @@ def cost(recording: Recording) -> Picture | None:
     figure, ((seconds, share),) = panels(2, height=3.5)
     parts = list(dict.fromkeys(part for row in rows for part in row["parts"]))
     below, places = np.zeros(len(rows)), np.arange(len(rows))
-    for color, part in zip(PALETTE, parts, strict=False):
+    for color, part in zip(cycle(PALETTE), parts, strict=False):
         values = np.array([row["parts"].get(part, 0.0) for row in rows])
         seconds.bar(places, values, bottom=below, color=color, width=0.8, label=part)
         below += values
@@ -200,9 +201,8 @@ def cost(recording: Recording) -> Picture | None:
     share.set_yscale("log")
     _step_axis(share, recording)
     label(share, STEPS, quantity("recorder / training time", "%"), "overhead so far")
-    handles = [
-        Line2D([], [], color=color, linewidth=5, label=part) for color, part in zip(PALETTE, parts, strict=False)
-    ]
+    colored = zip(cycle(PALETTE), parts, strict=False)
+    handles = [Line2D([], [], color=color, linewidth=5, label=part) for color, part in colored]
     figure.legend(handles=handles, loc="outside lower center", ncols=4)
     return Picture(
         "cost", figure, "What the recorder cost: seconds of every snapshot, and all of it over the training time."
@@ -214,12 +214,12 @@ def _by_probe(recording: Recording, name: str, shown: Sequence[tuple[str, str, s
     found = [one for one in shown if any(f"{probe}/{one[0]}" in recording.names for probe in recording.probes)]
     if not found:
         return None
+    present = [p for p in recording.probes if any(f"{p}/{one[0]}" in recording.names for one in found)]
     figure, (axes,) = panels(len(found))
     for panel, (key, axis, title) in zip(axes, found, strict=True):
-        for color, line, probe in zip(PALETTE, _lines(recording.probes), recording.probes, strict=False):
+        for color, line, probe in zip(cycle(PALETTE), _lines(present), present, strict=False):
             _curve(panel, recording, f"{probe}/{key}", probe, color, line)
         label(panel, STEPS, axis, title)
-    present = [p for p in recording.probes if any(f"{p}/{one[0]}" in recording.names for one in found)]
     _finish(figure, recording, list(axes), present, colors=True)
     return Picture(name, figure, caption)
 
@@ -231,7 +231,8 @@ def _curve(axes: Axes, recording: Recording, name: str, text: str, color: str, l
 
 
 def _lines(probes: Sequence[str]) -> list[Line]:
-    return [LINES[number % len(LINES)] for number in range(len(probes))]
+    """One per probe, so that probes of the same colour have different ones."""
+    return [LINES[(number + number // len(PALETTE)) % len(LINES)] for number in range(len(probes))]
 
 
 def _finish(
@@ -244,12 +245,12 @@ def _finish(
             if (before["examples"], before["outputs"]) != (after["examples"], after["outputs"]):
                 panel.axvline(after["step"], color=INK, alpha=0.35, linewidth=1, linestyle=(0, (1, 2)))
     if len(probes) > 1:
-        chosen = PALETTE if colors else (INK,) * len(probes)
+        chosen = cycle(PALETTE if colors else (INK,))
         handles = [
             Line2D([], [], color=color, linestyle=line, label=probe)
             for color, line, probe in zip(chosen, _lines(probes), probes, strict=False)
         ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=len(probes))
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(probes), PROBES_IN_A_ROW))
 
 
 def _step_axis(axes: Axes, recording: Recording) -> None:

@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tangentlab.engine.layout import LayerCollection
+from tangentlab.errors import InputError
+
 
 class Flow:
     """``C(f) = sum_t |dw_t| sqrt(tr K_s)``, with s the last snapshot before step t; two variants (B4 of the paper's code).
@@ -14,12 +17,15 @@ class Flow:
     * ``complexity``: every step counts with its own length;
     * ``complexity_between_logs``: only the displacement between snapshots counts, never more than the first.
 
-    The path is that of the parameters that are trainable when a step is taken; a parameter that becomes trainable later joins
-    then. Nothing is read back from the device before a snapshot. Memory: three copies of the parameters. Cost of a step: a
-    few passes over the parameters.
+    The path is that of the parameters in ``layers`` (as in `NTK`; None: all) that are trainable when a step is taken; a
+    parameter that becomes trainable later joins then. Nothing is read back from the device before a snapshot. Memory: three
+    copies of these parameters. Cost of a step: a few passes over them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, layers: Any = None) -> None:
+        self._layers = layers
+        self._trainable: tuple[str, ...] = ()
+        self._chosen: set[str] = set()
         self.complexity = self.complexity_between_logs = self.path_length = 0.0
         self.feature_norm = 0.0
         self._before: dict[str, Tensor] = {}
@@ -28,12 +34,14 @@ class Flow:
         self._pending: Tensor | None = None
 
     def begin(self, model: nn.Module) -> None:
-        """Take the parameters down before the first step."""
-        self._join(_trainable(model))
+        """Take the parameters down before the first step: the way is counted from here."""
+        for table in (self._before, self._logged, self._start):
+            table.clear()
+        self._join(self._parameters(model))
 
     def step(self, model: nn.Module) -> None:
         """Add the length of the step that was just taken."""
-        now = _trainable(model)
+        now = self._parameters(model)
         self._join(now)
         names = list(now)
         if not names:
@@ -45,7 +53,7 @@ class Flow:
 
     def log(self, model: nn.Module) -> dict[str, float]:
         """Settle the way since the last snapshot, with the trace that was known there."""
-        self._join(_trainable(model))
+        self._join(self._parameters(model))
         length = 0.0 if self._pending is None else float(self._pending)
         self._pending = None
         self.path_length += length
@@ -76,6 +84,16 @@ class Flow:
         self._start = {name: value.to(here[name]).clone() for name, value in state["start"].items()}
         self._pending = torch.tensor(pending, dtype=torch.float64)
 
+    def _parameters(self, model: nn.Module) -> dict[str, Tensor]:
+        """Those whose path is looked at, by name."""
+        trainable = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
+        if self._layers is None:
+            return trainable
+        if tuple(trainable) != self._trainable:
+            self._trainable = tuple(trainable)
+            self._chosen |= _selected(model, self._layers)
+        return {name: value for name, value in trainable.items() if name in self._chosen}
+
     def _join(self, now: dict[str, Tensor]) -> None:
         for name, value in now.items():
             known = self._before.get(name)
@@ -89,8 +107,12 @@ class Flow:
         return float(_norm(differences)) if differences else 0.0
 
 
-def _trainable(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
+def _selected(model: nn.Module, layers: Any) -> set[str]:
+    """Names of the trainable parameters that are meant; none where a selection fails, since its layer is frozen now."""
+    try:
+        return set(LayerCollection.from_model(model, layers).names)
+    except InputError:
+        return set()
 
 
 def _copies(table: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -23,14 +23,15 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Inside: eval mode, no autocast, gradients on, and no ``.grad``.
+    """Inside: eval mode, no autocast, gradients on, no ``.grad``, and no hooks on the gradients of parameters.
 
     Afterwards, also after an exception: the random states of torch, numpy and Python, buffers, attributes and hooks of all
     modules, their modes one by one, ``requires_grad`` and ``.grad`` of all parameters are what they were. Modes are set as
     attributes, since ``eval()`` of some models does more than that (merges adapters, unfreezes layers).
     """
     with ExitStack() as stack:
-        stack.enter_context(_same_python_randomness())
+        stack.enter_context(same_python_randomness())
+        stack.enter_context(_without_gradient_hooks(model))
         stack.enter_context(_same_gradients(model))
         stack.enter_context(untouched(model))
         stack.enter_context(_evaluation(model))
@@ -41,7 +42,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _same_python_randomness() -> Iterator[None]:
+def same_python_randomness() -> Iterator[None]:
+    """The random states of Python and numpy are afterwards what they were."""
     state, numpy_state = random.getstate(), np.random.get_state()
     try:
         yield
@@ -62,6 +64,24 @@ def _same_gradients(model: nn.Module) -> Iterator[None]:
         for parameter, gradient, required in saved:
             parameter.requires_grad_(required)
             parameter.grad = gradient
+
+
+@contextmanager
+def _without_gradient_hooks(model: nn.Module) -> Iterator[None]:
+    """Hooks that the user put on parameters (clipping, an optimizer in the backward pass) would see the look's gradients."""
+    tables = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    places = [(parameter, table) for parameter in model.parameters() for table in tables]
+    saved = [(place, dict(getattr(*place) or {})) for place in places]
+    for place, _ in saved:
+        if getattr(*place) is not None:
+            getattr(*place).clear()
+    try:
+        yield
+    finally:
+        for place, hooks in saved:
+            if getattr(*place) is not None:
+                getattr(*place).clear()
+                getattr(*place).update(hooks)
 
 
 @contextmanager

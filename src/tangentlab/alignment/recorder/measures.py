@@ -13,19 +13,16 @@ A measure of your own is any such function; its numbers are called ``{probe}/{na
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from tangentlab.alignment.recorder.curvature import curvature
-from tangentlab.alignment.recorder.likelihoods import likelihood_for
+from tangentlab.alignment.recorder.likelihoods import loss_for, probabilities
 from tangentlab.alignment.recorder.probes import View
 from tangentlab.alignment.similarity import ka, label_alignment
 from tangentlab.alignment.spectrum import kernel_spectrum
-from tangentlab.engine.likelihood import Likelihood
-from tangentlab.engine.losses import loss_of
+from tangentlab.engine.likelihood import Binary, Classification, LogSoftmax
 from tangentlab.errors import InputError
 from tangentlab.objects.fmat import FMatDense
 
@@ -35,19 +32,24 @@ SHARES = (0.04, 0.08, 0.16)
 CENTRE = "per_output"
 
 
-def performance(view: View, likelihood: str | Likelihood | None = None) -> dict[str, float]:
-    """Mean loss (summed over positions of an example) and share of right predictions; nothing without labels."""
-    kind = likelihood_for(view, likelihood)
-    if kind is None or view.labels is None:
+def performance(view: View) -> dict[str, float]:
+    """Mean loss (summed over positions of an example) and share of right predictions; nothing without labels.
+
+    Half the squared distance for real targets; no loss for a likelihood of which none is known.
+    """
+    kind, labels, logits = view.likelihood, view.labels, view.logits
+    if kind is None or labels is None:
         return {}
-    losses = loss_of(kind)(view.logits, view.labels)
-    found = {"loss": float(losses.double().flatten(1).sum(1).mean() if losses.ndim > 1 else losses.double().mean())}
-    if kind.name == "classification" and view.labels.shape == view.logits.shape[:-1]:
-        counted = view.labels >= 0
-        right = (view.logits.argmax(-1) == view.labels)[counted]
+    found = {}
+    loss = loss_for(kind)
+    if loss is not None:
+        losses = loss(logits, labels).double()
+        found["loss"] = float((losses.flatten(1).sum(1) if losses.ndim > 1 else losses).mean())
+    if isinstance(kind, Classification | LogSoftmax) and labels.shape == logits.shape[:-1]:
+        right = (logits.argmax(-1) == labels)[labels >= 0]
         found["accuracy"] = float(right.double().mean()) if len(right) else float("nan")
-    if kind.name == "binary":
-        right = (view.logits > 0) == (view.labels.reshape(view.logits.shape) > 0)
+    if isinstance(kind, Binary):
+        right = (logits > 0) == (probabilities(labels).reshape(logits.shape) > 0.5)
         found["accuracy"] = float(right.double().mean())
     return found
 
@@ -124,16 +126,20 @@ NAMED: dict[str, Callable[..., dict[str, float]]] = {
 }
 DEFAULT = ("performance", "spectrum", "alignment", "linearity", "complexity", "curvature")
 FIRST_PROBE_ONLY = ("curvature",)
+NEED_A_LOSS = {"performance": "loss", "curvature": "hessian_trace"}
 
 
-def measures_of(chosen: Any, likelihood: str | Likelihood | None) -> dict[str, Measure]:
-    """Measures by name, from names and functions; "complexity" is the recorder's own and not among them."""
+def measures_of(chosen: Any) -> dict[str, Measure]:
+    """Measures by name, from names and functions; "complexity" is the recorder's own and not among them.
+
+    A function whose name is taken, by another or by what the recorder measures itself, gets a number: ``<lambda> 2``.
+    """
     found: dict[str, Measure] = {}
-    for one in DEFAULT if chosen is None else chosen:
+    names = {id(measure): name for name, measure in NAMED.items()}
+    for given in DEFAULT if chosen is None else chosen:
+        one = names.get(id(given), given)
         if callable(one):
-            found[getattr(one, "__name__", type(one).__name__)] = one
-        elif one in ("performance", "curvature"):
-            found[one] = partial(NAMED[one], likelihood=likelihood)
+            found[_free_name(getattr(one, "__name__", type(one).__name__), found)] = one
         elif one in NAMED:
             found[one] = NAMED[one]
         elif one != "complexity":
@@ -143,6 +149,9 @@ def measures_of(chosen: Any, likelihood: str | Likelihood | None) -> dict[str, M
     return found
 
 
-def plain_number(value: Any) -> float:
-    """A number or a tensor of one, as a float."""
-    return float(value.detach()) if isinstance(value, Tensor) else float(value)
+def _free_name(name: str, found: dict[str, Measure]) -> str:
+    taken = {*found, *NAMED, "complexity", "kernels"}
+    number = 1
+    while (free := name if number == 1 else f"{name} {number}") in taken:
+        number += 1
+    return free

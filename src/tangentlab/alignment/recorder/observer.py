@@ -15,8 +15,10 @@ from tangentlab.alignment.complexity import kernel_trace
 from tangentlab.alignment.recorder.budget import Cost, Size
 from tangentlab.alignment.recorder.clock import Clock
 from tangentlab.alignment.recorder.isolation import undisturbed
-from tangentlab.alignment.recorder.measures import FIRST_PROBE_ONLY, Measure
+from tangentlab.alignment.recorder.likelihoods import guessed, loss_for
+from tangentlab.alignment.recorder.measures import FIRST_PROBE_ONLY, NEED_A_LOSS, Measure
 from tangentlab.alignment.recorder.probes import Call, Probe, View, choose_outputs
+from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.planner import plan
 from tangentlab.errors import InputError, TangentlabError
 
@@ -51,6 +53,7 @@ class Observer:
         measures: by name.
         size: the largest size; cut to what the probes and the model have.
         seed: of everything random.
+        likelihood: of the labels, with classes on the last axis of the outputs; None: guessed from all labels.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Observer:
         measures: Mapping[str, Measure],
         size: Size,
         seed: int,
+        likelihood: Likelihood | None = None,
     ) -> None:
         self.model, self.call, self.probes, self.measures, self.seed = model, call, probes, measures, seed
         self.memory: dict[str, dict[str, Any]] = {name: {} for name in probes}
@@ -69,7 +73,9 @@ class Observer:
         with self._looking(), torch.no_grad():
             shape = call.network(model)(first.part(2, self.device)).shape[1:]
         generator = torch.Generator().manual_seed(seed)
-        self.outputs = choose_outputs(shape, first.labels, size.outputs, generator)
+        labels = [probe.labels for probe in probes.values() if probe.labels is not None]
+        self.likelihood = likelihood if likelihood is not None else guessed(labels, shape)
+        self.outputs = choose_outputs(shape, first.labels, size.outputs, generator, self.likelihood)
         self.all_outputs = len(self.outputs) == shape.numel()
         self.largest = Size(min(size.examples, *(probe.examples for probe in probes.values())), len(self.outputs))
 
@@ -83,6 +89,11 @@ class Observer:
         with undisturbed(self.model):
             yield
 
+    def forget(self) -> None:
+        """Start anew: nothing is remembered of an earlier first snapshot."""
+        for kept in self.memory.values():
+            kept.clear()
+
     def about(self) -> dict[str, Any]:
         """What is looked at, for the first row of a recording."""
         return {
@@ -92,6 +103,13 @@ class Observer:
             "examples": self.largest.examples,
             "outputs": self.outputs,
         }
+
+    @property
+    def left_out(self) -> list[str]:
+        """Numbers of the chosen measures that need a loss, where the likelihood has none."""
+        if self.likelihood is None or loss_for(self.likelihood) is not None:
+            return []
+        return [name for measure, name in NEED_A_LOSS.items() if measure in self.measures]
 
     def planned_seconds(self, size: Size) -> float:
         """What the kernels of all probes would take at this size, by the engine's plan.
@@ -147,7 +165,8 @@ class Observer:
         generator = torch.Generator().manual_seed((self.seed + 1) * 1_000_003 + step)
         batch = probe.part(size.examples, self.device)
         outputs, memory = self.outputs[: size.outputs], self.memory[probe.name]
-        return View(probe.name, self.model, self.call, batch, outputs, step, generator, memory, clock)
+        like = self.likelihood
+        return View(probe.name, self.model, self.call, batch, outputs, step, generator, memory, clock, like)
 
     def _feature_norm(self, view: View, size: Size) -> float:
         """sqrt(tr K) over all outputs: from the kernel if it has them all, else by random signs.

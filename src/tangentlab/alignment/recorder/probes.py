@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from tangentlab.alignment.recorder.budget import Size
 from tangentlab.alignment.recorder.clock import Clock
-from tangentlab.engine.batches import Batches, common_length, take_examples, targets_of
+from tangentlab.alignment.recorder.likelihoods import are_classes, target_columns
+from tangentlab.alignment.recorder.loaders import unmoved
+from tangentlab.engine.batches import Batches, common_length, is_batch, plain_batch, take_examples, targets_of
+from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.network import Forward, Network, OutputFunction
 from tangentlab.errors import InputError
 from tangentlab.linearized.probes import Observed, observed, representation_modules
@@ -56,9 +61,12 @@ class Probe:
 
     @classmethod
     def of(cls, name: str, data: Any, largest: int, generator: torch.Generator) -> Probe:
-        """From a loader (its first batches), or a batch, of which ``largest`` examples are drawn by chance."""
-        batches = Batches(data)
+        """From a loader (its first batches), or a batch or a dataset, of which ``largest`` examples are drawn by chance."""
+        _refuse_arrays(name, data)
+        batches = Batches(_loader(data, largest, generator) if _is_dataset(data) else data)
         whole = next(iter(batches)) if len(batches) == 1 else _joined(batches, largest)
+        whole = tuple(whole) if isinstance(whole, list) else whole
+        _refuse_arrays(name, whole)
         count = common_length(whole)
         if count is None:
             raise InputError(f"The probe {name!r} must have its examples on the first axis of all its tensors.")
@@ -70,6 +78,24 @@ class Probe:
         """The first examples, where the model is."""
         some = take_examples(self.batch, range(min(examples, self.examples)))
         return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, some)
+
+
+def _is_dataset(data: Any) -> bool:
+    """Whether single examples are asked for by number, as of a `torch.utils.data.Dataset`."""
+    return isinstance(data, Dataset) and hasattr(data, "__len__") and not (is_batch(data) or isinstance(data, Iterable))
+
+
+def _loader(data: Any, largest: int, generator: torch.Generator) -> DataLoader[Any]:
+    """Some examples of a dataset, drawn by chance, as one batch."""
+    chosen = torch.randperm(len(data), generator=generator)[:largest].tolist()
+    return DataLoader(Subset(data, chosen), batch_size=max(len(chosen), 1))
+
+
+def _refuse_arrays(name: str, data: Any) -> None:
+    """Arrays of numpy would be taken for something to iterate over."""
+    leaves = tree_leaves(plain_batch(data)) if isinstance(data, tuple | list | Mapping) else [data]
+    if any(isinstance(leaf, np.ndarray) for leaf in leaves):
+        raise InputError(f"The probe {name!r} holds numpy arrays: give tensors, as from torch.from_numpy(array).")
 
 
 def _joined(batches: Batches, largest: int) -> Any:
@@ -85,7 +111,7 @@ def _joined(batches: Batches, largest: int) -> Any:
         found = [tuple(batch) for batch in found]
     try:
         return found[0] if len(found) == 1 else tree_map(lambda *parts: torch.cat(parts), found[0], *found[1:])
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise InputError(
             f"The batches of a probe do not fit together ({error}): give one batch with all its examples."
         ) from None
@@ -93,9 +119,10 @@ def _joined(batches: Batches, largest: int) -> Any:
 
 def _labels(batch: Any) -> Tensor | None:
     try:
-        return targets_of(batch)
+        found = targets_of(batch)
     except InputError:
         return None
+    return found if isinstance(found, Tensor) and found.ndim > 0 else None
 
 
 @dataclass
@@ -112,6 +139,7 @@ class View:
         generator: source of randomness, the same stream at the same step.
         memory: what a measure wants to find again at the next snapshot; kept in checkpoints.
         clock: where the time of the kernels is noted.
+        likelihood: what the labels are to the outputs, with classes on the last axis; None without labels.
     """
 
     name: str
@@ -123,6 +151,7 @@ class View:
     generator: torch.Generator
     memory: dict[str, Any] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
+    likelihood: Likelihood | None = None
 
     @cached_property
     def layer_kernels(self) -> dict[str, FMatDense]:
@@ -153,7 +182,7 @@ class View:
 
     @property
     def logits(self) -> Tensor:
-        """The model's output ``(n, ...)``."""
+        """The model's output ``(n, ...)``, classes last."""
         return self.seen.outputs
 
     @property
@@ -164,39 +193,28 @@ class View:
     @cached_property
     def targets(self) -> Tensor | None:
         """The targets as values of the outputs looked at, ``(n, c)``."""
-        return None if self.labels is None else target_columns(self.labels, self.logits.shape[1:], self.outputs)
+        if self.labels is None:
+            return None
+        return target_columns(self.labels, self.logits.shape[1:], self.outputs, self.likelihood)
 
 
-def target_columns(labels: Tensor, shape: torch.Size, outputs: list[int]) -> Tensor:
-    """What the flattened outputs of the given shape should be, for some of them: ``(n, len(outputs))`` in float64.
-
-    Class labels ``(n, ...)`` of outputs ``(n, ..., classes)`` are 1 at their class and 0 elsewhere (negative labels, which
-    losses ignore, are 0 everywhere); two classes of a single output are -1 and 1; real targets are taken as they are.
-    """
-    size = shape.numel()
-    if not labels.is_floating_point() and labels.shape[1:] == shape[:-1] and shape[-1] > 1:
-        flat, index = labels.reshape(len(labels), -1), torch.tensor(outputs, device=labels.device)
-        return (flat[:, index // shape[-1]] == index % shape[-1]).double()
-    if labels[0].numel() != size:
-        raise InputError(f"Labels of shape {tuple(labels.shape)} do not fit outputs of shape (n, {tuple(shape)}).")
-    values = labels.reshape(len(labels), size).double()
-    if not labels.is_floating_point():
-        values = torch.where(values > 0, 1.0, -1.0).double()
-    return values[:, outputs]
-
-
-def choose_outputs(shape: torch.Size, labels: Tensor | None, largest: int, generator: torch.Generator) -> list[int]:
+def choose_outputs(
+    shape: torch.Size,
+    labels: Tensor | None,
+    largest: int,
+    generator: torch.Generator,
+    likelihood: Likelihood | None = None,
+) -> list[int]:
     """Outputs to look at, in an order in which any first few are fewer: drawn by chance.
 
     Of token or pixel classifiers only those that are the label of some example: nothing aligns with the others.
     """
-    size = shape.numel()
-    if labels is not None and not labels.is_floating_point() and len(shape) > 1 and labels.shape[1:] == shape[:-1]:
+    if labels is not None and len(shape) > 1 and are_classes(labels, shape, likelihood):
         flat = labels.reshape(len(labels), -1).cpu()
         places = torch.arange(flat.shape[1]) * shape[-1] + flat
-        useful = places[flat >= 0].unique()
+        useful = places[(flat >= 0) & (flat < shape[-1])].unique()
         return useful[torch.randperm(len(useful), generator=generator)[:largest]].tolist() if len(useful) else [0]
-    return torch.randperm(size, generator=generator)[:largest].tolist()
+    return torch.randperm(shape.numel(), generator=generator)[:largest].tolist()
 
 
 def make_probes(probes: Any, largest: int, seed: int) -> dict[str, Probe]:
@@ -207,7 +225,8 @@ def make_probes(probes: Any, largest: int, seed: int) -> dict[str, Probe]:
     if bad:
         raise InputError(f"The name of a probe must not be empty or hold a slash: {bad}.")
     generator = torch.Generator().manual_seed(seed)
-    return {name: Probe.of(name, data, largest, generator) for name, data in probes.items()}
+    with unmoved(probes.values()):
+        return {name: Probe.of(name, data, largest, generator) for name, data in probes.items()}
 
 
 def size_of(view: View) -> Size:

@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import torch
 from torch import nn
 
 import tangentlab
-from tangentlab.alignment.recorder.budget import Budget, Size, horizon, ladder
+from tangentlab.alignment.recorder.budget import Budget, Size
 from tangentlab.alignment.recorder.flow import Flow
 from tangentlab.alignment.recorder.isolation import unwrapped
-from tangentlab.alignment.recorder.measures import DEFAULT, Measure, measures_of, plain_number
-from tangentlab.alignment.recorder.observer import Observer, Sight, check_model
+from tangentlab.alignment.recorder.likelihoods import classes_last
+from tangentlab.alignment.recorder.measures import DEFAULT, Measure, measures_of
+from tangentlab.alignment.recorder.observer import Observer, check_model
+from tangentlab.alignment.recorder.planning import Course, choose_size
 from tangentlab.alignment.recorder.probes import Call, make_probes
 from tangentlab.alignment.recorder.recording import Recording
+from tangentlab.alignment.recorder.scalars import plain_number, require_number
 from tangentlab.alignment.recorder.schedule import schedule_of
-from tangentlab.alignment.recorder.storage import Journal, Row, ScalarWriter, scalar_writer, until, write_scalars
+from tangentlab.alignment.recorder.storage import (
+    Journal,
+    Row,
+    ScalarWriter,
+    run_of,
+    scalar_writer,
+    until,
+    write_scalars,
+)
+from tangentlab.alignment.recorder.words import announcement, warn_of, why_not_running
 from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.network import Forward, OutputFunction
 from tangentlab.errors import InputError
-from tangentlab.report.format import duration
 
 if TYPE_CHECKING:
     from tangentlab.experiments import Picture
@@ -51,10 +62,11 @@ class TangentRecorder:
 
     Args:
         model: the network in training; wrappers of compilation and of data-parallel training are taken off.
-        probes: data by name; a batch, or a loader whose first batches are taken. C(f) and curvature are those of the first.
+        probes: data by name; a batch or a dataset, or a loader whose first batches are taken. C(f) and curvature are those of
+            the first.
         schedule: a `Schedule`; a number k: every k steps; a list of steps; a function of the step. By default 5 x 1.7^k.
             The first and the last step are always recorded.
-        size: (examples, outputs) per probe, e.g. (100, 10); "all" outputs: (100, None). By default (50, 4), the outputs
+        size: (examples, outputs) per probe, e.g. (100, 10); all outputs: (100, None). By default (50, 4), the outputs
             drawn by chance, and `max_overhead` may shrink it. A size that is given stays, unless `max_overhead` is, too.
         max_overhead: share of the training time that the recorder may take, 0.1 by default.
         free_seconds: what it may take in any case.
@@ -62,7 +74,8 @@ class TangentRecorder:
         measures: names (see `tangentlab.alignment.recorder.measures`) and functions of a `View`.
         folder: for ``recording.jsonl``; without it rows are only in memory (and in `state_dict`).
         tensorboard: a SummaryWriter, or a folder for a new one.
-        likelihood: of the labels, as in `FIM`; by default guessed from them.
+        likelihood: of the labels, as in `FIM`; by default guessed from them: two classes where every output has a label 0 or 1
+            or an integer belongs to a single output, real targets where they are floating point otherwise, else classes.
         layers, forward, function: as in `NTK`.
         seed: of the probes and of all estimates.
         strict: raise what goes wrong in a snapshot. By default a failing measure is noted and warned of, and training goes
@@ -96,13 +109,14 @@ class TangentRecorder:
         model = unwrapped(model)
         self.model, self.schedule, self.total_steps = model, schedule_of(schedule), total_steps
         self.strict, self.verbose, self.folder = strict, verbose, None if folder is None else Path(folder)
-        largest = DEFAULT_SIZE if size is None else Size(size[0], sys.maxsize if size[1] is None else size[1])
+        largest = DEFAULT_SIZE if size is None else Size.of(size)
         limit = max_overhead if max_overhead is not None else DEFAULT_OVERHEAD if size is None else inf
         self._budget = Budget(limit, free_seconds)
         chosen = tuple(DEFAULT if measures is None else measures)
-        self._flow = Flow() if "complexity" in chosen else None
+        self._flow = Flow(layers) if "complexity" in chosen else None
+        kind, function = classes_last(likelihood, function)
         found, call = make_probes(probes, largest.examples, seed), Call(layers, forward, function)
-        self._observer = Observer(model, call, found, measures_of(chosen, likelihood), largest, seed)
+        self._observer = Observer(model, call, found, measures_of(chosen), largest, seed, kind)
         self.size = self._observer.largest
         self._tensorboard = scalar_writer(tensorboard)
         self._journal: Journal | None = None
@@ -120,36 +134,47 @@ class TangentRecorder:
             raise InputError("This recorder is running already.")
         self.total_steps = total_steps if total_steps is not None else self.total_steps
         self._running, self._left = True, self._clock()
-        resumed = bool(self.rows)
-        if self.folder is not None:
-            self._journal = Journal(self.folder, resume=resumed)
-            for row in self.rows if self._journal.new else ():  # the folder did not come along with the checkpoint
-                self._journal.append(row)
-        if resumed:
-            self._write({"kind": "resumed", "step": self.steps})
-        else:
-            self.steps = first_step
-            self._announce()
-            if first_step:
-                self._event("joined", f"joined at step {first_step}: similarities and C(f) start here, not at step 0")
-            if self._flow is not None:
-                self._flow.begin(self.model)
-            self._snapshot(self.size, strict=True)
+        resumed = bool(self.snapshots)
+        before = list(self.rows) if resumed else []
+        self.rows = list(before)
+        try:
+            if self.folder is not None:
+                self._journal = Journal(self.folder, resume=resumed, run=run_of(before))
+                for row in before if self._journal.new else ():  # the file did not come along with the checkpoint
+                    self._journal.append(row)
+            if resumed:
+                self._write({"kind": "resumed", "step": self.steps})
+            else:
+                self._first_snapshot(first_step)
+        except BaseException:
+            self.close()
+            self.rows = before
+            raise
         self._leave()
+
+    def _first_snapshot(self, step: int) -> None:
+        self.steps = step
+        self._announce()
+        if step:
+            self._event("joined", f"joined at step {step}: similarities and C(f) start here, not at step 0")
+        self._observer.forget()
+        if self._flow is not None:
+            self._flow.begin(self.model)
+        self._snapshot(self.size, strict=True)
 
     def step(self, loss: Any = None, **scalars: Any) -> None:
         """Count one update that was just made; the loss and other numbers go into the next snapshot's row."""
         if not self._running:
-            raise InputError(
-                "The recorder has not seen the network before its first update: use it as a context, `with recorder:`, "
-                "or call recorder.start() before training."
-            )
+            raise InputError(why_not_running(self.rows, self.steps))
+        told = scalars if loss is None else {"loss": loss, **scalars}
+        for name, value in told.items():
+            require_number(name, value)
         due = self.schedule.due(self.steps + 1) or self.steps + 1 == self.total_steps
         if due and torch.cuda.is_initialized():
             torch.cuda.synchronize()
         self._arrive()
         self.steps += 1
-        self._scalars = {**({} if loss is None else {"loss": loss}), **scalars}
+        self._scalars = told
         if self._flow is not None:
             self._flow.step(self.model)
         if due:
@@ -161,12 +186,14 @@ class TangentRecorder:
         if not self._running:
             return
         self._left = self._clock()
-        if not self.snapshots or self.snapshots[-1]["step"] != self.steps:
-            self._take(last=True)
-        self._leave()
-        overhead = {"overhead": self._budget.overhead, "seconds": self._budget.spent}
-        self._write({"kind": "finished", "step": self.steps, **overhead})
-        self.close()
+        try:
+            if not self.snapshots or self.snapshots[-1]["step"] != self.steps:
+                self._take(last=True)
+            self._leave()
+            overhead = {"overhead": self._budget.overhead, "seconds": self._budget.spent}
+            self._write({"kind": "finished", "step": self.steps, **overhead})
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Close the files without a last snapshot; `start` goes on."""
@@ -194,36 +221,20 @@ class TangentRecorder:
         """Seconds of the recorder over seconds of training, so far."""
         return self._budget.overhead
 
-    def _take(self, *, last: bool) -> None:
-        size = self._affordable(last)
-        if size is not None:
-            self._snapshot(size, strict=self.strict)
+    @property
+    def _course(self) -> Course:
+        return Course(self.schedule, self.steps, self.total_steps)
 
-    def _affordable(self, last: bool) -> Size | None:
-        """The present size, a smaller one, or None where even the smallest costs too much; the last one is always taken."""
-        budget, planned = self._budget, self._observer.planned_seconds
-        cost = budget.predicted(self.size, planned)
-        free = self.total_steps is None and budget.spent + cost <= budget.free_seconds
-        if budget.share == inf or free:
-            return self.size
-        end = horizon(self.steps, self.total_steps)
-        later = self.schedule.between(self.steps, end)
-        count = 1 if last else 1 + len(later) + (not later or later[-1] != end)
-        sizes = ladder(self.size)
-        found = budget.choose(sizes, budget.allowance(self.steps, self.total_steps, count), planned)
-        if found == self.size:
-            return found
-        why = f"{count} more of {duration(cost)} would pass {budget.share:.0%} of the training time"
-        smallest = sizes[-1]
-        if found is None and not last and not budget.earned(budget.predicted(smallest, planned)):
-            self._event("skipped", f"no snapshot at step {self.steps}: {why}", cost=cost)
-            return None
-        found = found or smallest
-        if found != self.size:
-            sizes_then = {"from": [self.size.examples, self.size.outputs], "to": [found.examples, found.outputs]}
-            self._event("resized", f"from {self.size} to {found} at step {self.steps}: {why}", **sizes_then)
-        self.size = found
-        return found
+    def _take(self, *, last: bool) -> None:
+        choice = choose_size(self._course, self._budget, self.size, self._observer.planned_seconds, last=last)
+        if choice.size is None:
+            self._event("skipped", f"no snapshot at step {self.steps}: {choice.why}", cost=choice.cost)
+            return
+        if choice.size != self.size:
+            before, self.size = self.size, choice.size
+            sizes = {"from": [before.examples, before.outputs], "to": [self.size.examples, self.size.outputs]}
+            self._event("resized", f"from {before} to {self.size} at step {self.steps}: {choice.why}", **sizes)
+        self._snapshot(self.size, strict=self.strict)
 
     def _snapshot(self, size: Size, *, strict: bool) -> None:
         way = {} if self._flow is None else self._flow.log(self.model)
@@ -233,7 +244,7 @@ class TangentRecorder:
         self._budget.cost = sight.cost
         if self._flow is not None and sight.feature_norm is not None:
             self._flow.feature_norm = way["feature_norm"] = sight.feature_norm
-        self._warn_of(sight)
+        warn_of(sight.problems, self.rows, self.steps)
         row = {
             "kind": "snapshot",
             "step": self.steps,
@@ -250,12 +261,6 @@ class TangentRecorder:
         if self._tensorboard is not None:
             write_scalars(self._tensorboard, row)
 
-    def _warn_of(self, sight: Sight) -> None:
-        seen = {text for row in self.snapshots for text in row["problems"].values()}
-        for what, text in sight.problems.items():
-            if text not in seen:
-                warnings.warn(f"tangentlab recorder, step {self.steps}, {what}: {text}", RuntimeWarning, stacklevel=5)
-
     # ------------------------------------------------------------------ time and words
 
     def _arrive(self) -> None:
@@ -270,19 +275,12 @@ class TangentRecorder:
 
     def _announce(self) -> None:
         """What is recorded, and what it will cost by the plan, before it costs anything."""
-        names = ", ".join(self._observer.probes)
-        planned = self._observer.planned_seconds(self.size)
-        end = horizon(self.steps, self.total_steps)
-        count = 2 + len([step for step in self.schedule.between(self.steps, end) if step < end])
-        share = self._budget.share
-        limit = "no limit of time" if share == inf else f"at most {share:.0%} of the training time"
-        text = (
-            f"{names}: {self.size} each, all layers, about {duration(planned)} for the kernels of a snapshot by the plan, "
-            f"{count} snapshots in {end:,} steps; {limit}"
-        )
+        observer, share = self._observer, self._budget.share
+        planned = observer.planned_seconds(self.size)
+        text = announcement(self._course, share, self.size, list(observer.probes), planned, observer.left_out)
         plans = {"schedule": repr(self.schedule), "max_overhead": share, "total_steps": self.total_steps}
-        facts = {**self._observer.about(), **plans, "planned_seconds": planned, "version": tangentlab.__version__}
-        self._event("start", text, **facts)
+        facts = {**observer.about(), **plans, "planned_seconds": planned, "version": tangentlab.__version__}
+        self._event("start", text, run=uuid4().hex, **facts)
 
     def _event(self, kind: str, text: str, **facts: Any) -> None:
         self._write({"kind": kind, "step": self.steps, "text": text, **facts})

@@ -2,7 +2,7 @@
 
 A line is handed to the disk before training goes on, so a killed training loses nothing but an unfinished last line, which
 readers pass over. Nothing is ever rewritten: a training that goes on from a checkpoint appends a line ``{"kind": "resumed",
-"step": s}``, and snapshots of later steps above that line no longer count.
+"step": s}``, and snapshots of later steps above that line no longer count. A file that holds another run is put aside.
 """
 
 from __future__ import annotations
@@ -31,12 +31,16 @@ class ScalarWriter(Protocol):
 
 
 class Journal:
-    """Appends rows to ``folder/recording.jsonl``."""
+    """Appends rows to ``folder/recording.jsonl``.
 
-    def __init__(self, folder: Path, *, resume: bool) -> None:
+    resume: whether to go on with what is there. A file that holds another run than ``run`` is put aside all the same, and `new`
+    says that there is no file to go on with.
+    """
+
+    def __init__(self, folder: Path, *, resume: bool, run: str | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / FILE
-        if path.exists() and not resume:
+        if path.exists() and not (resume and run_of(read_rows(path)) == run):
             path.rename(_free_name(folder))
         self.new = not path.exists()
         torn = path.exists() and path.stat().st_size > 0 and path.read_bytes()[-1:] != b"\n"
@@ -76,6 +80,11 @@ def read_rows(path: Path) -> list[Row]:
             rows = until(rows, row["step"])
         rows.append(row)
     return rows
+
+
+def run_of(rows: Iterable[Row]) -> str | None:
+    """The run that rows belong to, as their start says; None where it does not."""
+    return next((row.get("run") for row in rows if row["kind"] == "start"), None)
 
 
 def until(rows: Iterable[Row], step: int) -> list[Row]:
