@@ -233,6 +233,14 @@ def test_functions_of_a_null_space_have_no_norm_and_no_values_elsewhere(seed, dt
         whole.leading(10)
 
 
+def test_a_kernel_of_zero_has_no_norm(points):
+    model = nn.Sequential(nn.Linear(5, 1, bias=False)).double()
+    basis = eigenfunctions(model, torch.zeros_like(points), 2)
+    for ask in (basis.norm_squared, basis.lemma_one, lambda f: basis.extend(f[None])):
+        with pytest.raises(InputError, match="kernel is zero"):
+            ask(basis.vectors[0])
+
+
 def test_routes_refuse_more_functions_than_there_are_and_take_the_same_data(network, points):
     from tangentlab.data import Dataset
 

@@ -132,9 +132,7 @@ class KernelDynamics:
         """
         if self.spectrum.complete:
             return self._residual.new_zeros(())
-        points = (
-            65 if not self.optimizer.momentum else 4097
-        )  # with momentum 1 - p oscillates with the root of the eigenvalue
+        points = 4097 if self.optimizer.momentum else 65  # 1 - p then oscillates with the root of the eigenvalue
         roots = torch.linspace(0, 1, points, dtype=torch.float64, device=self.eigenvalues.device)
         grid = roots.square() * self.eigenvalues[-1]
         moved = (1 - self.optimizer.factors(grid, time)[0]).abs().max().to(self._residual)

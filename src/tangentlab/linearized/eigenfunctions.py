@@ -112,6 +112,12 @@ class Eigenfunctions:
         parts = {name: getattr(self, name)[:k] for name in ("eigenvalues", "vectors", "residual_norms")}
         return replace(self, **parts)
 
+    def _known(self) -> Eigenfunctions:
+        """Those that are more than rounding."""
+        if not self.rank:
+            raise InputError("the kernel is zero: it has no norm, and its eigenfunctions have no values elsewhere")
+        return self if self.rank == len(self) else self.leading(self.rank)
+
     def labels(self, index: int) -> Tensor:
         """Function ``index`` as a task: 1 where it is positive, else 0, ``(n,)`` of int64, or ``(n, outputs)``."""
         if not 0 <= index < len(self):
@@ -128,7 +134,7 @@ class Eigenfunctions:
 
         cross_kernel: ``(m, outputs * n)``, or `NTK(model, new, old)`.
         """
-        if self.rank < len(self):
+        if self._known() is not self:
             raise InputError(
                 f"the eigenvalues of functions {self.rank} to {len(self) - 1} are rounding, so these have no values at new "
                 f"points: use .leading({self.rank})"
@@ -157,7 +163,7 @@ class Eigenfunctions:
         A function that leaves the span of the known eigenfunctions is refused unless ``truncated`` asks for its part in
         the span: what lies outside has the largest norm of all.
         """
-        known = self.leading(max(self.rank, 1))
+        known = self._known()
         missing = known.missing_energy(values)
         if not truncated and bool((missing > (1e-8 if self.vectors.dtype == torch.float64 else 1e-3)).any()):
             raise InputError(
