@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tangentlab.engine.sharding import refuse_sharded
 from tangentlab.errors import InputError
 
 Predicate = Callable[[str, nn.Parameter], bool]
@@ -54,6 +55,7 @@ class LayerCollection:
         parameter answers to all its names), a predicate of (name, parameter), a LayerCollection, or an iterable of these.
         A module or a name stands for everything below it.
         """
+        refuse_sharded(model)
         modules = {id(module): name for name, module in model.named_modules(remove_duplicate=False)}
         for name, parameter in model.named_parameters():
             if isinstance(parameter, nn.parameter.UninitializedParameter):

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from tangentlab.engine.batches import call_model, plain_batch
 from tangentlab.engine.layout import LayerCollection
+from tangentlab.engine.sharding import refuse_sharded
 from tangentlab.engine.snapshot import untouched as untouched
 from tangentlab.errors import InputError, ModelError, NumericsError
 from tangentlab.layers.norm import is_stochastic, mixes_examples
@@ -80,9 +81,10 @@ class Network:
 
 
 def require_module(model: Any) -> None:
-    """Refuse functions and other things that are no modules."""
+    """Refuse functions and other things that are no modules, and models that are spread over processes."""
     if not isinstance(model, nn.Module):
         raise InputError(f"A torch.nn.Module is expected as the model, got {type(model).__name__}.")
+    refuse_sharded(model)
 
 
 def main_tensor(output: Any) -> Tensor:

@@ -19,6 +19,7 @@ from tangentlab.alignment.recorder.likelihoods import guessed, loss_for
 from tangentlab.alignment.recorder.measures import FIRST_PROBE_ONLY, NEED_A_LOSS, Measure
 from tangentlab.alignment.recorder.probes import Call, Probe, View, choose_outputs
 from tangentlab.engine.likelihood import Likelihood
+from tangentlab.engine.network import require_module
 from tangentlab.engine.planner import plan
 from tangentlab.errors import InputError, TangentlabError
 
@@ -196,7 +197,6 @@ def _noting(sight: Sight, what: str, strict: bool) -> Iterator[None]:
 
 def check_model(model: Any) -> None:
     """Refuse what cannot be recorded, before training starts."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"A torch.nn.Module is expected as the model, got {type(model).__name__}.")
+    require_module(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise InputError("No parameter of the model is trainable: there are no tangent features to record.")
