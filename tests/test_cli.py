@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from tangentlab import __version__
 from tangentlab.cli import app
 from tangentlab.engine.memory import human_bytes
 from tangentlab.experiments.bench.folder import runs_below
@@ -54,6 +55,11 @@ def test_help_teaches_the_first_steps_and_every_command_explains_itself():
     for command in COMMANDS:
         code, text = tangentlab(command, "--help")
         assert code == 0 and len(text.splitlines()) > 8
+
+
+def test_the_version_is_told_without_a_command():
+    code, text = tangentlab("--version")
+    assert (code, text.strip()) == (0, f"tangentlab {__version__}")
 
 
 def test_asking_for_help_imports_nothing_heavy():

@@ -1,8 +1,11 @@
 """The package itself: what importing it loads, what it exports, and that files stay of readable size."""
 
 import ast
+import pkgutil
+import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ import tangentlab
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
+INTERNAL = {"cli", "files", "plain"}
+MODULES = sorted(module.name for module in pkgutil.iter_modules(tangentlab.__path__) if module.name not in INTERNAL)
 HEAVY = ("matplotlib", "sklearn", "scipy", "rich", "typer", "jinja2", "yaml", "pandas", "torch", "numpy")
 
 
@@ -39,6 +44,49 @@ def test_using_the_core_loads_no_plotting_no_command_line_and_no_data_libraries(
 def test_every_exported_name_exists_and_is_listed(name: str) -> None:
     assert getattr(tangentlab, name) is not None
     assert name in dir(tangentlab)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_subpackage_is_reached_from_the_root_on_first_use(name: str) -> None:
+    assert name in dir(tangentlab)
+    assert tangentlab.__getattr__(name) is import_module(f"tangentlab.{name}")
+
+
+def test_subpackages_and_names_come_from_the_root_in_a_fresh_interpreter() -> None:
+    loaded = loaded_by(
+        "import tangentlab as tl; tl.optim.NaturalSGD; tl.kernels; tl.data.load; tl.linearize; tl.models.MLP"
+    )
+    wanted = {"tangentlab.optim", "tangentlab.kernels", "tangentlab.data", "tangentlab.linearized", "tangentlab.models"}
+    assert wanted <= loaded
+    assert "tangentlab.report" not in loaded
+
+
+def test_names_that_the_readme_imports_come_from_the_root() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    names = [
+        alias.name
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tangentlab")
+        for alias in node.names
+    ]
+    assert {"FIM", "load", "linearize", "TangentRecorder", "check"} <= set(names)
+    for name in names:
+        assert name in dir(tangentlab) and name in tangentlab.__all__
+
+
+def test_a_type_checker_sees_the_names_and_modules_that_are_imported_on_first_use() -> None:
+    tree = ast.parse((ROOT / "src" / "tangentlab" / "__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name)]
+    seen: dict[str, str] = {}
+    for node in block.body:
+        assert isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names:
+            assert alias.asname == alias.name  # without `as` a strict checker takes it for private
+            seen[alias.name] = node.module
+    modules = {name for name, home in seen.items() if home == "tangentlab"}
+    assert modules == set(MODULES)
+    assert {name: home for name, home in seen.items() if name not in modules} == tangentlab._MODULE_OF
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -49,6 +49,23 @@ def _friendly_errors() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from tangentlab import __version__
+
+        typer.echo(f"tangentlab {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Tell the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What the command takes before the name of a subcommand; its help is that of the app."""
+
+
 @app.command("list")
 def list_experiments(
     names: Annotated[

@@ -30,6 +30,25 @@ def test_the_total_of_a_kernel_counts_when_it_is_computed_in_blocks() -> None:
         tl.NTK(MLP((64, 512, 10)), batches, outputs="trace", memory=100_000)
 
 
+@pytest.mark.parametrize("in_place", [False, True], ids=["torch.compile", "Module.compile"])
+def test_compiled_models_give_what_the_model_gives_and_are_never_compiled_for_it(in_place: bool) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("nothing had to be compiled")
+
+    torch.manual_seed(0)
+    model, x = MLP((4, 6, 3)), torch.randn(8, 4)
+    wanted = [tl.NTK(model, x).data, tl.FIM(model, x, tl.PMatKFAC).to_dense(), tl.linearize(model)(x)]
+    if in_place:
+        model.compile(backend=refuse)
+    compiled = model if in_place else torch.compile(model, backend=refuse)
+    assert tl.coverage(compiled, x).structured_fraction == 1.0
+    assert tl.check(compiled, x).passed
+    found = [tl.NTK(compiled, x).data, tl.FIM(compiled, x, tl.PMatKFAC).to_dense(), tl.linearize(compiled)(x)]
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+    assert (tl.FIM(compiled, x, tl.PMatImplicit) @ tl.PVector.ones(compiled)).norm() > 0
+
+
 def test_half_precision_matrices_solve_in_every_representation() -> None:
     torch.manual_seed(0)
     model, x = MLP((4, 3, 2)), torch.randn(6, 4)

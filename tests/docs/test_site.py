@@ -1,6 +1,8 @@
 """The site as a whole: every page is in the navigation, every link leads somewhere, every public name is in the reference."""
 
+import ast
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,36 @@ def documented() -> set[str]:
     pages = [page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md")]
     named = {name for text in pages for name in re.findall(r"^::: (\S+)", text, re.MULTILINE)}
     return named | {name for text in pages for name in re.findall(r"^ {8}- (\w+)$", text, re.MULTILINE)}
+
+
+SECTIONS = {
+    *("args", "arguments", "attributes", "classes", "examples", "exceptions", "functions", "methods", "modules"),
+    *("parameters", "params", "raises", "receives", "returns", "warnings", "warns", "yields"),
+}
+"""Words that begin a section of a docstring for the site's generator; a warning there stops the build."""
+
+
+def test_no_argument_is_described_in_a_line_that_the_generator_takes_for_a_section() -> None:
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                continue
+            for line in (ast.get_docstring(node) or "").splitlines():
+                word, colon, rest = line.partition(":")
+                assert not (colon and rest.strip() and word.lower() in SECTIONS), f"{path.relative_to(ROOT)}: {line}"
+
+
+def test_what_builds_the_site_is_pinned_and_the_workflow_builds_it() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pinned = {
+        line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+    }
+    for wanted in extras["docs"]:
+        assert re.match(r"[\w-]+", wanted)[0] in pinned  # type: ignore[index]
+    assert {"griffelib", "mkdocstrings-python"} <= pinned
+    (workflow,) = (ROOT / ".github" / "workflows").glob("*.yml")
+    steps = [step for job in yaml.safe_load(workflow.read_text())["jobs"].values() for step in job["steps"]]
+    assert "make docs" in [step.get("run") for step in steps]
 
 
 @pytest.mark.parametrize(

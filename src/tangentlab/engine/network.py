@@ -60,7 +60,7 @@ class Network:
         """Outputs (N, ...) on a batch, with a graph where gradients are on."""
         refuse_modes(self.model)
         _refuse_inference_tensors(batch)
-        with _eagerly():
+        with eagerly():
             output = self.forward(self.model, batch) if self.forward else call_model(self.model, batch)
             if self.function is not None:
                 output = self.function(output, batch)
@@ -140,7 +140,7 @@ def refuse_modes(model: nn.Module) -> None:
             )
 
 
-def _eagerly() -> Any:
+def eagerly() -> Any:
     """Compiled code runs as it was written: its backward passes may run only once, and hooks do not see inside."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from tangentlab.engine.forward_mode import has_padding
 from tangentlab.engine.layout import LayerCollection
-from tangentlab.engine.network import main_tensor, refuse_modes, require_module
+from tangentlab.engine.network import eagerly, main_tensor, refuse_modes, require_module
 from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.tangent_map import REVERSE, WRITTEN_OUT, TangentMap
 from tangentlab.errors import InputError, ModelError
@@ -80,7 +80,7 @@ class LinearizedModel(nn.Module):
             return main_tensor(functional_call(self.base, placed, inputs, options, tie_weights=False))
 
         own = dict(self.base.named_parameters())
-        with untouched(self.base):
+        with untouched(self.base), eagerly():
             values = {name: own[name].detach() for name in self.names}
             return self._map(inputs, options)(call, values, self.displacements())[: self.order + 1]
 

@@ -104,8 +104,8 @@ class Observed:
 def observed(model: nn.Module, batch: Any, modules: Sequence[str], forward: Forward | None = None) -> Observed:
     """Run the model in eval mode and look at it.
 
-    modules: the names of those of which the last one called has the representation as its input (see
-        `representation_modules`); none for the outputs.
+    ``modules`` names those of which the last one called has the representation as its input (see `representation_modules`);
+    none for the outputs.
     """
     missing = set(modules) - {name for name, _ in model.named_modules()}
     if missing:
