@@ -1,0 +1,318 @@
+"""Mutation tester: makes small faults in the code, one at a time, and names those that no test sees.
+
+`python scripts/mutate.py --count 200 --seed 0 --packages engine layers objects optim linalg` takes the first 200 faults
+in the random order of the seed, leaves out those listed in scripts/equivalent_mutants.yaml with the reason why they
+change no result, and runs for each the tests that execute the line, the fastest first, in a copy of the tree. Which test
+executes which line is recorded once (some 20 minutes); `--record tests/linalg` does it again for tests that were added
+or changed. A run that is stopped goes on where it was; `--again` tries the survivors once more, after tests were added.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from scripts.mutants import Mutant, mutants_in  # noqa: E402
+
+EQUIVALENT = Path(__file__).with_name("equivalent_mutants.yaml")
+COPIED = (
+    "src",
+    "tests",
+    "scripts",
+    "docs",
+    "benchmarks",
+    "pyproject.toml",
+    "README.md",
+    "DEVELOPERS.md",
+    "CHANGELOG.md",
+)
+PACKAGES = ["engine", "layers", "objects", "optim", "linalg"]
+TESTS = [
+    *(f"tests/{name}" for name in (*PACKAGES, "metrics", "theorems", "linearized", "alignment")),
+    *("tests/test_kernels.py", "tests/test_known_mistakes.py", "tests/test_representation_tables.py"),
+]
+OPTIONS = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=short"]
+MEMORY = 10 * 2**30
+"""Bytes of address space of a test process: a fault in a size must not fill the machine."""
+HEAVY = ("torch", "scipy.linalg", "sklearn.linear_model", "hypothesis", "numpy.testing", "matplotlib.figure")
+"""Imported before the test processes are forked, once."""
+
+
+class Recorder:
+    """Pytest plugin: seconds and lines of the package that each passing test executes, the lines by their text."""
+
+    def __init__(self, source: Path, out: Path) -> None:
+        self.source, self.out = str(source) + os.sep, out
+        self.seen: set[tuple[str, int]] = set()
+        self.tests: dict[str, dict[str, Any]] = {}
+        self.texts: dict[str, list[str]] = {}
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        return self.line if frame.f_code.co_filename.startswith(self.source) else None
+
+    def line(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+        """Called by the interpreter before each line of the package."""
+        self.seen.add((frame.f_code.co_filename, frame.f_lineno))
+        return self.line
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Runs one test under the tracer."""
+        self.seen, start = set(), time.perf_counter()
+        self.tests[item.nodeid] = {}
+        threading.settrace(self)
+        sys.settrace(self)
+        try:
+            result = yield
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
+        if item.nodeid in self.tests:
+            lines = sorted({f"{file[len(self.source) :]}:{self.text(file, line)}" for file, line in self.seen})
+            self.tests[item.nodeid] = {"seconds": round(time.perf_counter() - start, 3), "lines": lines}
+        return result
+
+    def text(self, file: str, line: int) -> str:
+        """A line's text, which is its name: it outlives edits elsewhere in the file."""
+        if file not in self.texts:
+            self.texts[file] = Path(file).read_text().splitlines()
+        return self.texts[file][line - 1].strip()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test that fails or is skipped without a fault can tell of none."""
+        if not report.passed:
+            self.tests.pop(report.nodeid, None)
+
+    def pytest_sessionfinish(self) -> None:
+        """Writes what was seen."""
+        self.out.write_text(json.dumps(self.tests))
+
+
+class Selected:
+    """Pytest plugin: the chosen tests in the given order, each with a time limit that ends the process."""
+
+    def __init__(self, seconds: dict[str, float], out: Path) -> None:
+        self.seconds, self.out = seconds, out
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keeps the chosen ones, the fastest first."""
+        chosen = [item for item in items if item.nodeid in self.seconds]
+        items[:] = sorted(chosen, key=lambda item: self.seconds[item.nodeid])
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Notes the test, and sets its alarm."""
+        self.out.write_text(nodeid)
+        signal.alarm(int(60 + 20 * self.seconds[nodeid]))
+
+
+class Laboratory:
+    """The copy of the tree, the recorded tests and the journal, in one folder."""
+
+    def __init__(self, folder: Path, packages: list[str]) -> None:
+        self.tree, self.map, self.journal = folder / "tree", folder / "map.json", folder / "journal.jsonl"
+        self.source, self.note, self.log = self.tree / "src" / "tangentlab", folder / "last", folder / "log"
+        self.packages = packages
+        self.clock = int(time.time()) - 10**6
+        shutil.rmtree(self.tree, ignore_errors=True)
+        self.tree.mkdir(parents=True)
+        for name in COPIED:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, self.tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif (ROOT / name).exists():
+                shutil.copy2(ROOT / name, self.tree / name)
+        for name in HEAVY:
+            importlib.import_module(name)
+
+    def pytest(self, arguments: list[str], plugin: object) -> int:
+        """Runs pytest in a forked process; its exit code, or minus the signal that ended it."""
+        child = os.fork()
+        if not child:
+            os.setsid()
+            os.chdir(self.tree)
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            os.environ |= {"PYTHONPATH": f"{self.tree / 'src'}{os.pathsep}{self.tree}", "OMP_NUM_THREADS": "1"}
+            sys.path[:0] = [str(self.tree / "src"), str(self.tree)]
+            for name in [name for name in sys.modules if name.split(".")[0] == "scripts"]:
+                del sys.modules[name]
+            with self.log.open("w") as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+            os._exit(int(pytest.main(arguments, plugins=[plugin])))
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        try:
+            os.killpg(child, signal.SIGKILL)  # what it started itself
+        except ProcessLookupError:
+            pass
+        return code
+
+    def record(self, paths: list[str]) -> None:
+        """Which test executes which lines, merged into what is known."""
+        known = json.loads(self.map.read_text()) if self.map.exists() else {}
+        for path in paths:
+            out = self.note.with_suffix(".json")
+            out.unlink(missing_ok=True)
+            start = time.time()
+            self.pytest([path, *(one for one in OPTIONS if one != "-x")], Recorder(self.source, out))
+            if not out.exists():
+                sys.exit(f"Recording {path} failed:\n{self.log.read_text()[-3000:]}")
+            found = json.loads(out.read_text())
+            known = {name: test for name, test in known.items() if not name.startswith(path)} | found
+            self.map.write_text(json.dumps(known))
+            print(f"recorded {path}: {len(found)} tests in {time.time() - start:.0f} s", flush=True)
+
+    def load(self) -> None:
+        """Reads the map, turned around: from lines to tests."""
+        tests = {name: test for name, test in json.loads(self.map.read_text()).items() if test}
+        self.seconds = {name: test["seconds"] for name, test in tests.items()}
+        self.tests: dict[str, set[str]] = {}
+        self.of_file: dict[str, set[str]] = {}
+        for name, test in tests.items():
+            for line in test["lines"]:
+                self.tests.setdefault(line, set()).add(name)
+                self.of_file.setdefault(line.partition(":")[0], set()).add(name)
+
+    def chosen(self, mutant: Mutant) -> Iterator[set[str]]:
+        """Tests that can see a fault, in portions: of the package, others, and those that share results or use processes."""
+        texts = (ROOT / "src" / "tangentlab" / mutant.path).read_text().splitlines()
+        keys = {f"{mutant.path}:{texts[line - 1].strip()}" for line in range(mutant.lines[0], mutant.lines[1] + 1)}
+        direct = set().union(*(self.tests.get(key, ()) for key in keys))
+        direct = direct or self.of_file.get(mutant.path, set())  # run at import, or new since the recording
+        own = f"tests/{mutant.path.split('/')[0]}/"
+        near = {name for name in direct if name.startswith(own)}
+        yield near
+        yield direct - near
+        files = {name.partition("::")[0] for name in near} | {
+            file for file in self.with_processes() if file.startswith(own)
+        }
+        yield {name for name in self.seconds if name.partition("::")[0] in files} - near
+
+    def with_processes(self) -> set[str]:
+        """Test files that start processes, which the recorder does not follow."""
+        files = {name.partition("::")[0] for name in self.seconds}
+        return {file for file in files if re.search(r"\bspawn\(", (self.tree / file).read_text())}
+
+    def judge(self, mutant: Mutant) -> dict[str, Any]:
+        """Runs the tests against one fault."""
+        path, start, count = self.source / mutant.path, time.time(), 0
+        source = (ROOT / "src" / "tangentlab" / mutant.path).read_text()
+        self.clock += 10  # compiled files are known by the second of the source and its size
+        path.write_text(mutant.applied(source))
+        os.utime(path, (self.clock, self.clock))
+        verdict = "survived"
+        try:
+            for names in self.chosen(mutant):
+                if names:
+                    self.note.write_text("(collection)")
+                    files = sorted({name.partition("::")[0] for name in names})
+                    code = self.pytest([*files, *OPTIONS], Selected({n: self.seconds[n] for n in names}, self.note))
+                    count += len(names)
+                    if code not in (0, 5):
+                        verdict = "killed" if code != -signal.SIGALRM else "timeout"
+                        break
+        finally:
+            path.write_text(source)
+            os.utime(path, (self.clock + 5, self.clock + 5))
+        by = self.note.read_text() if verdict != "survived" else f"{count} tests"
+        return {"key": mutant.key, "verdict": verdict, "by": by, "seconds": round(time.time() - start, 1)}
+
+    def judged(self) -> dict[str, dict[str, Any]]:
+        """The journal: the last verdict of each fault."""
+        lines = self.journal.read_text().splitlines() if self.journal.exists() else []
+        return {entry["key"]: entry for entry in map(json.loads, lines)}
+
+
+def equivalents() -> list[dict[str, str]]:
+    """The faults listed by hand as changing no result: {path, function, change, reason}, the first three as patterns."""
+    return yaml.safe_load(EQUIVALENT.read_text()) or [] if EQUIVALENT.exists() else []
+
+
+def reason(mutant: Mutant, listed: list[dict[str, str]]) -> str | None:
+    """Why a fault changes no result, if it is listed."""
+    for entry in listed:
+        patterns = entry["path"], entry.get("function", "*"), entry.get("change", "*")
+        if all(_fits(*both) for both in zip((mutant.path, mutant.function, mutant.change), patterns, strict=True)):
+            return entry["reason"]
+    return None
+
+
+def _fits(text: str, pattern: str) -> bool:
+    return text == pattern or fnmatchcase(text, pattern.replace("[", "[[]"))
+
+
+def summary(mutants: list[Mutant], verdicts: dict[str, dict[str, Any]], passed_over: Counter[str]) -> str:
+    """Counts by package."""
+    rows = ["| package | mutants | killed | survived | equivalent (left out) |", "|---|---|---|---|---|"]
+    counts: Counter[tuple[str, bool]] = Counter()
+    for mutant in mutants:
+        counts[mutant.path.split("/")[0], verdicts[mutant.key]["verdict"] != "survived"] += 1
+    names = sorted({name for name, _ in counts})
+    for name in [*names, "all"]:
+        some = names if name == "all" else [name]
+        killed, survived = (sum(counts[one, dead] for one in some) for dead in (True, False))
+        rows.append(f"| {name} | {killed + survived} | {killed} | {survived} | {sum(passed_over[n] for n in some)} |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200, help="faults to judge, those listed as equivalent left out")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--packages", nargs="+", default=PACKAGES, help="folders or modules of the package")
+    parser.add_argument("--record", nargs="*", metavar="TESTS", help="record (these) tests again, then stop")
+    parser.add_argument("--again", action="store_true", help="judge survivors of earlier runs once more")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".mutation", help="where the copy and the journal are")
+    options = parser.parse_args()
+    laboratory = Laboratory(options.folder.resolve(), options.packages)
+    if options.record is not None or not laboratory.map.exists():
+        laboratory.record(options.record or TESTS)
+        if options.record is not None:
+            return
+    laboratory.load()
+    listed, passed_over, chosen = equivalents(), Counter[str](), list[Mutant]()
+    root = ROOT / "src" / "tangentlab"
+    for mutant in sorted(mutants_in(root, options.packages), key=lambda mutant: mutant.rank(options.seed)):
+        if reason(mutant, listed):
+            passed_over[mutant.path.split("/")[0]] += 1
+        else:
+            chosen.append(mutant)
+        if len(chosen) == options.count:
+            break
+    verdicts = laboratory.judged()
+    for number, mutant in enumerate(chosen, 1):
+        if mutant.key not in verdicts or (options.again and verdicts[mutant.key]["verdict"] == "survived"):
+            entry = verdicts[mutant.key] = laboratory.judge(mutant)
+            with laboratory.journal.open("a") as journal:
+                journal.write(json.dumps(entry) + "\n")
+            print(
+                f"{number}/{len(chosen)} {entry['verdict']} {entry['seconds']} s  {mutant.key}  {entry['by']}",
+                flush=True,
+            )
+    for mutant in chosen:
+        if verdicts[mutant.key]["verdict"] == "survived":
+            print(f"\nsurvived {verdicts[mutant.key]['by']}\n{mutant.diff((root / mutant.path).read_text())}")
+    print(f"\nseed {options.seed}\n{summary(chosen, verdicts, passed_over)}")
+
+
+if __name__ == "__main__":
+    main()
