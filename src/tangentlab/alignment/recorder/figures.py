@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle, pairwise
+from math import nan
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -225,9 +226,23 @@ def _by_probe(recording: Recording, name: str, shown: Sequence[tuple[str, str, s
 
 
 def _curve(axes: Axes, recording: Recording, name: str, text: str, color: str, line: str) -> None:
+    """A line that is broken where the measurement is missing."""
     if name in recording.names:
-        steps, values = recording.curve(name)
+        steps = [row["step"] for row in recording.snapshots]
+        values = [nan if value is None else value for value in recording.track(name)]
         axes.plot(steps, values, line, color=color, label=text, marker="o", markersize=2.8)
+
+
+def _mark_gaps(axes: Axes, recording: Recording) -> None:
+    """A grey band between the points around snapshots at which no line of the panel has a finite value."""
+    steps = [row["step"] for row in recording.snapshots]
+    lines = [np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()]
+    seen = np.isfinite(np.array(lines)).any(axis=0) if lines else np.ones(len(steps), dtype=bool)
+    edges = [place for place in range(len(steps)) if seen[place]]
+    for before, after in pairwise([0, *edges, len(steps) - 1]):
+        if not seen[before : after + 1].all():
+            axes.axvspan(steps[before], steps[after], color=INK, alpha=0.1, linewidth=0)
+    axes.set_xlim(right=max(float(axes.get_xlim()[1]), steps[-1]))
 
 
 def _lines(probes: Sequence[str]) -> list[Line]:
@@ -240,6 +255,7 @@ def _finish(
 ) -> None:
     """Logarithmic steps, marks where the size changed, and the probes' lines named below the figure."""
     for panel in axes:
+        _mark_gaps(panel, recording)
         _step_axis(panel, recording)
         for before, after in pairwise(recording.snapshots):
             if (before["examples"], before["outputs"]) != (after["examples"], after["outputs"]):

@@ -12,7 +12,9 @@ from tangentlab.errors import InputError
 
 
 class Flow:
-    """``C(f) = sum_t |dw_t| sqrt(tr K_s)``, with s the last snapshot before step t; two variants (B4 of the paper's code).
+    """``C(f) = sum_t |dw_t| sqrt(tr K_s)``, with s the last snapshot before step t that could measure the trace.
+
+    Two variants (B4 of the paper's code):
 
     * ``complexity``: every step counts with its own length;
     * ``complexity_between_logs``: only the displacement between snapshots counts, never more than the first.

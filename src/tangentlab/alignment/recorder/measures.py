@@ -13,9 +13,11 @@ A measure of your own is any such function; its numbers are called ``{probe}/{na
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import nan
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tangentlab.alignment.recorder.curvature import curvature
 from tangentlab.alignment.recorder.likelihoods import loss_for, probabilities
@@ -46,12 +48,16 @@ def performance(view: View) -> dict[str, float]:
         losses = loss(logits, labels).double()
         found["loss"] = float((losses.flatten(1).sum(1) if losses.ndim > 1 else losses).mean())
     if isinstance(kind, Classification | LogSoftmax) and labels.shape == logits.shape[:-1]:
-        right = (logits.argmax(-1) == labels)[labels >= 0]
-        found["accuracy"] = float(right.double().mean()) if len(right) else float("nan")
+        found["accuracy"] = _share((logits.argmax(-1) == labels)[labels >= 0], logits)
     if isinstance(kind, Binary):
         right = (logits > 0) == (probabilities(labels).reshape(logits.shape) > 0.5)
-        found["accuracy"] = float(right.double().mean())
+        found["accuracy"] = _share(right, logits)
     return found
+
+
+def _share(right: Tensor, logits: Tensor) -> float:
+    """Of right predictions; NaN where there is none, or where outputs that are not numbers predict nothing."""
+    return nan if right.numel() == 0 or bool(logits.isnan().any()) else float(right.double().mean())
 
 
 def spectrum(view: View) -> dict[str, float]:

@@ -54,10 +54,14 @@ class Recording:
         """All that was measured, such as ``train/cka``."""
         return list(dict.fromkeys(name for row in self.snapshots for name in (*row["scalars"], *row["values"])))
 
+    def track(self, name: str) -> list[float | None]:
+        """One measurement at every snapshot, None where it is missing."""
+        return [{**row["scalars"], **row["values"]}.get(name) for row in self.snapshots]
+
     def curve(self, name: str) -> tuple[list[int], list[float]]:
-        """Steps and values of one measurement, e.g. ``recording.curve("train/effective_rank")``."""
-        found = [(row["step"], {**row["scalars"], **row["values"]}.get(name)) for row in self.snapshots]
-        points = [(step, value) for step, value in found if value is not None]
+        """Steps and values of one measurement where it is there, e.g. ``recording.curve("train/effective_rank")``."""
+        found = zip(self.snapshots, self.track(name), strict=True)
+        points = [(row["step"], value) for row, value in found if value is not None]
         if not points:
             raise InputError(f"{name!r} was not recorded; there are {', '.join(self.names) or 'no measurements'}.")
         return [step for step, _ in points], [value for _, value in points]
