@@ -40,12 +40,14 @@ def fisher_eigenpairs(
     forward: Forward | None = None,
     function: OutputFunction | None = None,
     progress: bool | None = None,
+    generator: torch.Generator | None = None,
 ) -> Eigenpairs[PVector]:
     """The k largest eigenpairs of the Fisher matrix (all nonzero ones without k), the largest first.
 
     method: "gram" decomposes the m x m Gram matrix of the m = n c rows, without building the Jacobian (cost 9 m^3); "dense"
     the d x d matrix (9 d^3); "lanczos" multiplies with the implicit matrix, a few k times; "auto" takes the cheapest that
-    fits in memory, and `message` of the result says which. `loss` takes the Gauss-Newton matrix of a convex loss instead.
+    fits in memory, and `message` of the result says which. `loss` takes the Gauss-Newton matrix of a convex loss instead;
+    `generator` is the source of Lanczos' starting vectors.
     """
     network = Network.of(model, layers, forward, function)
     weighting: Weighting = ConvexLoss(loss_of(loss)) if loss is not None else Exact(likelihood_of(likelihood))
@@ -59,7 +61,7 @@ def fisher_eigenpairs(
     if method == "gram":
         return _by_gram(rows, k)
     if method == "lanczos":
-        return PMatImplicit.from_rows(rows).top_eigenpairs(k or 1)
+        return PMatImplicit.from_rows(rows).top_eigenpairs(k or 1, generator=generator)
     return _by_dense(rows, k)
 
 

@@ -95,7 +95,7 @@ def test_a_worker_measures_saves_values_and_reports_errors(tmp_path):
     with Contender("torch_func", sys.executable, threads=1) as worker:
         worker.ask("prepare", 120, **job.message(), variant="", problem=str(path))
         answer = worker.ask("run", 120, memory=True, keep=True)
-        assert answer["seconds"] > 0 and answer["peak_bytes"] >= 0
+        assert answer["seconds"] > 0 and isinstance(answer["peak_bytes"], int)
         worker.ask("values", 120, path=str(tmp_path / "values.npz"))
         with pytest.raises(ContenderFailed, match="KeyError"):
             worker.ask("prepare", 120, **job.message() | {"kind": "kfac"}, variant="", problem=str(path))

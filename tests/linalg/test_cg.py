@@ -125,13 +125,58 @@ def test_reaching_the_iteration_limit_is_reported_with_the_true_residual():
         conjugate_gradients(matvec, rhs, max_iterations=5)
 
 
-def test_unattainable_tolerance_ends_in_stagnation_not_in_a_false_success():
-    matvec, rhs = system(torch.logspace(-4, 0, 40), torch.float32)
-    solution, report = conjugate_gradients(matvec, rhs, rtol=1e-12, on_failure="report")
-    assert not report.converged
+@pytest.mark.parametrize("limit", [None, 30])
+def test_unattainable_tolerance_ends_in_stagnation_before_the_limit_or_at_it_and_not_in_a_false_success(limit):
+    matvec, rhs = system(torch.linspace(1, 10, 40), torch.float32)
+    solution, report = conjugate_gradients(matvec, rhs, rtol=1e-12, max_iterations=limit, on_failure="report")
+    assert not report.converged and not report.bad_curvature.any()
+    if limit is None:
+        assert report.iterations < 200 and "no longer shrinks" in report.message
+    else:
+        assert report.iterations == limit and "limit of 30" in report.message
     true = (rhs - solution @ matvec.matrix).norm(dim=1) / rhs.norm(dim=1)
     torch.testing.assert_close(report.relative_residuals, true, rtol=1e-3, atol=1e-7)
-    assert float(true.max()) < 1e-2
+    assert float(true.max()) < 1e-5
+    with pytest.raises(SolveError, match="3 of 3 .* no longer shrinks: loosen rtol" if limit is None else "limit"):
+        conjugate_gradients(matvec, rhs, rtol=1e-12, max_iterations=limit)
+
+
+def test_a_right_hand_side_that_stagnates_does_not_hold_back_those_that_can_be_solved():
+    matrix = torch.diag(2.0 ** torch.arange(6))
+    matrix[4:, 4:] = torch.tensor([[0.3, 0.1], [0.1, 0.7]])
+    rhs = torch.eye(6)[[1, 3, 4]]
+    solution, report = conjugate_gradients(lambda v: v @ matrix, rhs, rtol=1e-12, on_failure="report")
+    assert "1 of 3" in report.message and "no longer shrinks" in report.message
+    assert report.iterations_per_rhs[:2].tolist() == [1, 1] and report.relative_residuals[:2].tolist() == [0.0, 0.0]
+    torch.testing.assert_close(solution, torch.linalg.solve(matrix, rhs.T).T)
+
+
+def test_a_residual_that_has_drifted_is_repaired_by_starting_again_from_the_true_one():
+    matrix, rhs = symmetric(torch.linspace(1, 10, 40)), torch.randn(2, 40, dtype=torch.float64, generator=seeded(7))
+    wrong, calls = matrix + 1e-3 * symmetric(torch.linspace(-1, 1, 40), seed=8), []
+
+    def first_inexact(rows):
+        calls.append(len(rows))
+        return rows @ (wrong if len(calls) <= 10 else matrix)
+
+    solution, report = conjugate_gradients(first_inexact, rhs, rtol=1e-10)
+    assert report.converged and len(calls) >= report.iterations + 2
+    torch.testing.assert_close(solution, torch.linalg.solve(matrix, rhs.T).T, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("error", "helps"), [(0.3, True), (0.7, False)])
+def test_starting_again_goes_on_as_long_as_it_halves_the_residual(error, helps):
+    matrix, rhs = torch.diag(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)), torch.ones(3, dtype=torch.float64)
+    inverse, calls = torch.linalg.inv(matrix), []
+
+    def product(rows):
+        """Wrong inside of the iterations, one per start, each of which takes the part 1 - error of what is missing."""
+        calls.append(len(rows))
+        return rows @ matrix / (1 - error) if len(calls) % 2 else rows @ matrix
+
+    options = {"preconditioner": lambda rows: rows @ inverse, "rtol": 1e-6, "max_iterations": 100}
+    _, report = conjugate_gradients(product, rhs, on_failure="report", **options)
+    assert report.converged == helps and ("no longer shrinks" in report.message) == (not helps)
 
 
 def test_wrong_inputs_are_refused():

@@ -1,4 +1,5 @@
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -178,8 +179,23 @@ def test_with_one_thread_the_work_stays_in_the_calling_thread():
 
 
 def test_more_threads_than_processors_are_never_free():
-    assert others_running() >= 0
     assert not processors_are_free(10_000)
+
+
+@pytest.mark.parametrize(("runnable", "others"), [(1, 0), (0, 0), (7, 6)])
+def test_threads_of_other_processes_are_those_that_run_and_are_not_ours(runnable, others, monkeypatch):
+    load = f"0.50 0.40 0.30 {runnable}/321 99\n"
+    monkeypatch.setattr(
+        Path, "read_text", lambda path: load if path.name == "loadavg" else f"1 (a) b) {path.parent.name} 0"
+    )
+    monkeypatch.setattr(Path, "iterdir", lambda path: [path / state for state in ("S", "R", "S")])
+    assert others_running() == others
+
+
+@pytest.mark.parametrize("text", ["", "0.5 0.4 0.3 many/321"])
+def test_where_the_system_does_not_tell_no_other_thread_is_counted(text, monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda path: text)
+    assert others_running() == 0
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

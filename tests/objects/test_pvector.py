@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -119,6 +120,22 @@ def test_gradient_vector_is_the_grad_of_the_parameters_and_zero_where_there_is_n
     assert v["scale"] == 0 and torch.equal(v["shift"], torch.zeros(3, dtype=torch.float64))
     v.flat.zero_()
     assert model.last.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_gradient_vector_after_create_graph_is_a_copy_without_a_graph(bias):
+    layer = nn.Linear(3, 2, bias=bias).double()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of the cycle between parameter and grad
+        layer(torch.randn(4, 3, dtype=torch.float64)).square().sum().backward(create_graph=True)
+    assert layer.weight.grad.requires_grad
+    v = tl.PVector.from_grad(layer)
+    truth = torch.cat([p.grad.detach().flatten() for p in layer.parameters()])
+    assert not v.flat.requires_grad and not any(part.requires_grad for part in v.to_dict().values())
+    assert torch.equal(v.flat, truth)
+    layer.zero_grad(set_to_none=False)
+    assert torch.equal(v.flat, truth) and float(truth.abs().min()) > 0
+    layer.zero_grad()  # or parameter and grad keep each other alive
 
 
 def test_flat_and_dict_views_are_two_sides_of_one_vector(model):

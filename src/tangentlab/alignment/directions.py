@@ -51,12 +51,12 @@ def compare_directions(
         test: data on which the change of the outputs is measured.
         k: number of directions of each kind.
         radius: length of every perturbation.
-        generator: source of the random directions.
+        generator: source of the random directions, and of the starting vectors of a decomposition by Lanczos.
     """
     if k < 1:
         raise InputError(f"k is at least 1, not {k}.")
     options: dict[str, Any] = {"forward": forward, "function": function}
-    pairs = fisher_eigenpairs(model, examples, k, "regression", progress=False, **options)
+    pairs = fisher_eigenpairs(model, examples, k, "regression", progress=False, generator=generator, **options)
     count = sum(len(outputs) for outputs in _outputs(Network.of(model, None, **options), examples, None))
     random = PVector.random_unit(model, pairs.vectors.layout, batch=len(pairs.values), generator=generator)
     both = [directional_effects(model, test, v * radius, **options) for v in (pairs.vectors, random)]
