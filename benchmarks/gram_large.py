@@ -42,7 +42,7 @@ def measure(images: Any, count: int, pairs: int) -> dict[str, float]:
     torch.manual_seed(0)
     model = LeNet5(3, 32, 1).eval()
     clocks = [(time.perf_counter(), time.process_time())]
-    kernel = NTK(model, list(images[:count].split(500)), progress=False).matrix()
+    kernel = NTK(model, [(part,) for part in images[:count].split(500)], progress=False).matrix()
     clocks.append((time.perf_counter(), time.process_time()))
     found = gram_eigenpairs(kernel, min(pairs, count))
     clocks.append((time.perf_counter(), time.process_time()))

@@ -13,7 +13,7 @@ Arguments that all of them share:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -145,8 +145,8 @@ def NTK(
     chosen = _chosen_outputs(outputs)
     if center not in (None, "per_output", "global"):
         raise InputError(f"center must be None, 'per_output' or 'global', not {center!r}.")
-    loader = list(loader) if isinstance(loader, Iterator) else loader
-    _check_outputs(network, Batches(loader, ordered=True), n_output)
+    loader = Batches(loader, ordered=True)
+    _check_outputs(network, loader, n_output)
     if representation is FMatImplicit:
         return _implicit_kernel(network, loader, loader2, outputs == "trace", chosen, per_layer, center, progress)
     if representation is not FMatDense:

@@ -26,7 +26,7 @@ MODELS = {"dense": (network, (5, 3)), "convolutional": (convolutional, (4, 2, 8,
 def test_the_exact_trace_is_that_of_the_kernel(name, seed):
     make, shape = MODELS[name]
     model, inputs = make(), normal(*shape)
-    found = kernel_trace(model, [inputs[:2], inputs[2:]], draws=None)
+    found = kernel_trace(model, [(inputs[:2],), (inputs[2:],)], draws=None)
     assert float(found.estimate) == pytest.approx(float(NTK(model, inputs).trace()), rel=1e-12)
     assert float(found.standard_error) == 0
 
@@ -39,7 +39,7 @@ def test_random_signs_are_unbiased_with_the_stated_variance(name, seed):
     kernel = NTK(model, inputs).data
     blocks = torch.stack([kernel[:, i, :, i] for i in range(len(inputs))])
     variance = 2 * (blocks.square().sum() - blocks.diagonal(dim1=1, dim2=2).square().sum())
-    found = kernel_trace(model, [inputs[:2], inputs[2:]], draws=3000, generator=seed(3))
+    found = kernel_trace(model, [(inputs[:2],), (inputs[2:],)], draws=3000, generator=seed(3))
     truth = float(NTK(model, inputs).trace())
     assert abs(float(found.estimate) - truth) < 4.5 * float((variance / 3000).sqrt())
     assert float(found.standard_error) == pytest.approx(float((variance / 3000).sqrt()), rel=0.06)

@@ -14,7 +14,7 @@ from tests.alignment.linear import network, normal
 def test_effects_are_those_of_a_model_that_is_really_moved():
     model, test = network(), normal(7, 3, seed=4)
     moves = PVector.random_unit(model, batch=3, generator=torch.Generator().manual_seed(0)) * 0.7
-    found = directional_effects(model, [test[:4], test[4:]], moves)
+    found = directional_effects(model, [(test[:4],), (test[4:],)], moves)
     for number in range(3):
         moved = copy.deepcopy(model)
         PVector(moves.layout, moves.flat[number]).add_to_model(moved)

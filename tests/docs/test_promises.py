@@ -13,19 +13,19 @@ from tangentlab.models import MLP
 def test_a_kernel_that_does_not_fit_is_refused_before_the_second_batch(outputs: str) -> None:
     calls = 0
 
-    def forward(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    def forward(model: nn.Module, batch: tuple[torch.Tensor]) -> torch.Tensor:
         nonlocal calls
-        calls += len(batch) == 30
-        return model(batch)
+        calls += len(batch[0]) == 30
+        return model(batch[0])
 
-    batches = list(torch.randn(3000, 64).split(30))
+    batches = [(part,) for part in torch.randn(3000, 64).split(30)]
     with pytest.raises(MemoryBudgetError, match="This kernel needs"):
         tl.NTK(MLP((64, 32, 10)), batches, outputs=outputs, forward=forward, memory=20_000_000)
     assert calls == 1
 
 
 def test_the_total_of_a_kernel_counts_when_it_is_computed_in_blocks() -> None:
-    batches = list(torch.randn(400, 64).split(10))
+    batches = [(part,) for part in torch.randn(400, 64).split(10)]
     with pytest.raises(MemoryBudgetError, match="This kernel needs 640 kB"):
         tl.NTK(MLP((64, 512, 10)), batches, outputs="trace", memory=100_000)
 

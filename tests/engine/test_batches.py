@@ -18,7 +18,16 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from tangentlab import FIM, FIM_Empirical
+from tangentlab import (
+    FIM,
+    GGN,
+    NTK,
+    FIM_Empirical,
+    GradientCovariance,
+    Hessian,
+    Jacobian,
+    per_example_grads,
+)
 from tangentlab.data import Dataset
 from tangentlab.engine.batches import Batches, call_model, common_length, take_examples, targets_of
 from tangentlab.errors import InputError
@@ -30,9 +39,9 @@ Pair = namedtuple("Pair", "inputs labels")
 
 def test_one_tensor_tuple_namedtuple_or_dict_is_one_batch() -> None:
     x, y = torch.randn(3, 2), torch.arange(3)
-    for batch in (x, (x, y), Pair(x, y), {"x": x, "labels": y}, UserDict(x=x)):
+    for batch in (x, (x, y), (x,), Pair(x, y), ((x, x), y), {"x": x, "labels": y}, UserDict(x=x)):
         assert len(list(Batches(batch))) == 1
-        assert list(Batches([batch, batch, batch]))[1] is batch
+        assert list(Batches(iter([batch, batch, batch])))[1] is batch
 
 
 def test_iterators_are_kept_so_that_several_passes_see_the_same() -> None:
@@ -55,10 +64,92 @@ def test_what_is_no_data_is_refused(data: Any, message: str) -> None:
         Batches(data)
 
 
-def test_a_list_of_inputs_and_targets_is_not_taken_for_two_batches() -> None:
-    with pytest.raises(InputError, match="pass one batch as a tuple"):
-        Batches([torch.randn(3, 2), torch.arange(3)])
-    assert len(Batches([torch.randn(3, 2), torch.randn(1, 2)])) == 2
+def like(x: Tensor) -> Tensor:
+    return torch.randn_like(x)
+
+
+@pytest.mark.parametrize("x", [torch.randn(6, 1), torch.randn(6), torch.randn(4, 2, 3), torch.arange(5)], ids=str)
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_list_of_tensors_of_one_shape_and_type_is_refused_with_both_spellings(x: Tensor, count: int) -> None:
+    with pytest.raises(InputError, match=r"\(x, y\).*\[\(a,\), \(b,\)\]"):
+        Batches([x.clone() for _ in range(count)])
+    assert len(Batches(tuple(x.clone() for _ in range(count)))) == 1
+    assert len(Batches([(x.clone(),) for _ in range(count)])) == count
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [torch.randn(6, 2), torch.arange(6)],
+        [torch.randn(6, 3), torch.randn(6, 1)],
+        [torch.randn(6, 1), torch.randn(6, 1, dtype=torch.float64)],
+        [torch.randn(6, 3), torch.randn(6, 1), torch.randn(6, 1)],
+        [torch.randn(6, 3)],
+    ],
+    ids=["classes", "another width", "another type", "with weights", "inputs only"],
+)
+def test_any_other_list_of_tensors_is_one_batch_as_a_loader_yields_it(parts: list[Tensor]) -> None:
+    (batch,) = Batches(parts)
+    assert batch is parts
+    (loaded,) = DataLoader(TensorDataset(*parts), 6)
+    assert type(loaded) is list
+    model = nn.Sequential(nn.Linear(parts[0].shape[1], 2))
+    assert torch.equal(FIM(model, loaded).to_dense(), FIM(model, tuple(parts)).to_dense())
+
+
+def test_a_list_of_tuples_lists_or_dicts_is_a_list_of_batches() -> None:
+    x, y = torch.randn(3, 2), torch.randn(3, 2)
+    for batch in ((x, y), [x, y], {"x": x}, UserDict(x=x), Pair(x, y)):
+        assert len(list(Batches([batch, batch]))) == 2
+        assert list(Batches([batch])) == [batch]
+
+
+@pytest.mark.parametrize("rest", [["a", "b"], {"boxes": torch.ones(3)}, (torch.ones(3),), 3.0, None], ids=str)
+def test_a_list_of_a_tensor_and_something_else_is_refused_with_both_spellings(rest: Any) -> None:
+    for data in ([torch.randn(3, 2), rest], [rest, torch.randn(3, 2)]):
+        with pytest.raises(InputError, match="beside other things may be one batch or several"):
+            Batches(data)
+    assert len(Batches((torch.randn(3, 2), rest))) == 1
+
+
+def test_pieces_of_one_set_of_inputs_are_not_taken_for_inputs_and_targets() -> None:
+    x, model = torch.randn(7, 2), nn.Linear(2, 3)
+    for data in (x.split(4), list(x.split(4)), list(DataLoader(x, 4)), iter([x.split(4)])):  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=r"4 examples and 3: write several batches as a list of tuples"):
+            FIM(model, data)
+    whole = FIM(model, x).to_dense()
+    for data in (DataLoader(x, 4), iter(x.split(4)), [(part,) for part in x.split(4)]):  # type: ignore[arg-type]
+        assert torch.allclose(FIM(model, data).to_dense(), whole, atol=1e-6)
+
+
+def test_scalar_regression_and_auto_encoders_are_not_read_as_twice_the_inputs() -> None:
+    x, model = torch.randn(6, 2), nn.Linear(2, 2)
+    (batch,) = DataLoader(TensorDataset(x, like(x)), 6)
+    for factory in (FIM, FIM_Empirical, NTK, Jacobian, per_example_grads, Hessian, GGN, GradientCovariance):
+        with pytest.raises(InputError, match=r"may be one batch or several"):
+            factory(model, batch)
+    assert FIM(model, tuple(batch), likelihood="regression").examples == 6
+
+
+@pytest.mark.parametrize("size", [2, 4], ids=["equal", "uneven"])
+def test_a_shuffling_loader_of_plain_tensors_is_kept_in_one_order(size: int) -> None:
+    x, model = torch.randn(6, 2, dtype=torch.float64), nn.Linear(2, 3).double()
+    loader = DataLoader(x, size, shuffle=True)  # type: ignore[arg-type]
+    fixed = Batches(loader).replayable()
+    assert torch.equal(torch.cat(list(fixed)), torch.cat(list(fixed)))
+    assert torch.allclose(FIM(model, loader).to_dense(), FIM(model, x).to_dense())
+    with pytest.raises(InputError, match=r"\[\(x,\) for x in loader\] where it yields tensors"):
+        NTK(model, loader)
+    assert NTK(model, [(part,) for part in loader]).examples == 6
+
+
+def test_batches_of_batches_are_the_same_batches() -> None:
+    x = torch.randn(3, 2)
+    assert len(Batches(Batches((x, x)))) == 1
+    assert Batches(Batches((x, x))).tensors() == [x, x]
+    assert [float(batch[0]) for batch in Batches(Batches(torch.full((1,), float(i)) for i in range(3)))] == [0, 1, 2]
+    with pytest.raises(InputError, match="shuffles"):
+        Batches(Batches(DataLoader(DATA, 2, shuffle=True)), ordered=True)
 
 
 def shuffling_loaders() -> dict[str, DataLoader]:
@@ -75,7 +166,7 @@ def shuffling_loaders() -> dict[str, DataLoader]:
 @pytest.mark.parametrize("name", list(shuffling_loaders()))
 def test_a_shuffling_loader_is_refused_where_order_matters_and_fixed_where_it_does_not(name: str) -> None:
     loader = shuffling_loaders()[name]
-    with pytest.raises(InputError, match=r"use shuffle=False, or pass list\(loader\)"):
+    with pytest.raises(InputError, match=r"use shuffle=False, or fix one order by list\(loader\)"):
         Batches(loader, ordered=True)
     fixed = Batches(loader).replayable()
     assert [b[1].tolist() for b in fixed] == [b[1].tolist() for b in fixed]

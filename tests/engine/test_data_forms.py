@@ -15,7 +15,8 @@ X, Y = torch.randn(7, 3, generator=torch.Generator().manual_seed(5), dtype=torch
 FORMS: dict[str, Callable[[], Any]] = {
     "tensor": lambda: X,
     "tuple": lambda: (X, Y),
-    "uneven list": lambda: [X[:1], X[1:5], X[5:]],
+    "uneven list": lambda: [(X[:1],), (X[1:5],), (X[5:],)],
+    "list of a loader": lambda: [X, Y],
     "list of tuples": lambda: [(X[:4], Y[:4]), (X[4:], Y[4:])],
     "generator": lambda: (part for part in X.split(3)),
     "iterator": lambda: iter([X[:2], X[2:]]),

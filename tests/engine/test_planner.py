@@ -78,9 +78,15 @@ def test_a_kernel_is_the_same_under_every_memory_budget(
 ) -> None:
     net.eval()
     truth = tangentlab.NTK(net, images, outputs=outputs)
-    limited = tangentlab.NTK(net, list(images.split(2)), outputs=outputs, memory=memory)
+    limited = tangentlab.NTK(net, [(part,) for part in images.split(2)], outputs=outputs, memory=memory)
     torch.testing.assert_close(limited.data, truth.data, rtol=1e-10, atol=1e-12)
-    cross = tangentlab.NTK(net, list(images.split(3)), list(images[:4].split(2)), outputs=outputs, memory=memory)
+    cross = tangentlab.NTK(
+        net,
+        [(part,) for part in images.split(3)],
+        [(part,) for part in images[:4].split(2)],
+        outputs=outputs,
+        memory=memory,
+    )
     torch.testing.assert_close(cross.data, truth.data[..., :4], rtol=1e-10, atol=1e-12)
 
 
@@ -101,5 +107,5 @@ def test_no_pass_runs_per_pair_of_batches_when_everything_fits(net: nn.Module, i
     calls = []
     net.eval()
     net[0].register_forward_hook(lambda module, args, output: calls.append(len(args[0])))
-    tangentlab.NTK(net, list(images.split(1)))
+    tangentlab.NTK(net, [(part,) for part in images.split(1)])
     assert sum(calls) <= len(images) + 2

@@ -128,7 +128,7 @@ def test_kernel_of_a_small_resnet_is_that_of_dense_autograd() -> None:
     model, x = with_statistics(ResNet18(base=4)).double(), torch.randn(3, 3, 8, 8, dtype=torch.float64)
     jacobian = dense_jacobian(model, x)
     truth = torch.einsum("knd,lmd->knlm", jacobian, jacobian)
-    assert relative_error(tl.NTK(model, [x[:2], x[2:]]).data, truth) < TOLERANCE
+    assert relative_error(tl.NTK(model, [(x[:2],), (x[2:],)]).data, truth) < TOLERANCE
 
 
 def test_single_precision_networks_are_exact_to_single_precision() -> None:

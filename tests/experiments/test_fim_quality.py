@@ -29,7 +29,7 @@ def small() -> tuple[nn.Module, list[torch.Tensor]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = ResNet((1,), 3, base=3, norm=False, in_channels=1).double().eval()
-        return model, list(torch.randn(8, 1, 4, 4, dtype=torch.float64).split(4))
+        return model, [(part,) for part in torch.randn(8, 1, 4, 4, dtype=torch.float64).split(4)]
 
 
 def truth_of(model: nn.Module, batches: list[torch.Tensor], lab: Lab) -> tuple[measure.Truth, torch.Tensor]:

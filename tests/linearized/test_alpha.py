@@ -111,7 +111,7 @@ def test_stored_initial_outputs_save_the_second_forward_pass() -> None:
         knob.model.layer.weight.add_(0.1)
     initial = knob.initial_outputs((x, torch.zeros(10)), batch_size=4)
     torch.testing.assert_close(initial, model(x))
-    torch.testing.assert_close(knob.initial_outputs([x[:3], x[3:]]), initial)
+    torch.testing.assert_close(knob.initial_outputs([(x[:3],), (x[3:],)]), initial)
     knob.start.calls = knob.model.calls = 0
     found = knob(x[2:5], initial=initial[2:5])
     assert (knob.start.calls, knob.model.calls) == (0, 3)

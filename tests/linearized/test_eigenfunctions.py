@@ -52,7 +52,7 @@ def test_the_alignment_is_the_squared_norm_of_one_averaged_gradient(network, poi
 
 
 def test_the_rayleigh_quotient_of_an_eigenvector_is_its_eigenvalue(network, points, basis):
-    found = rayleigh_quotients(network, [points[:15], points[15:]], basis.vectors[:10])
+    found = rayleigh_quotients(network, [(points[:15],), (points[15:],)], basis.vectors[:10])
     torch.testing.assert_close(found, basis.eigenvalues[:10])
 
 
@@ -125,7 +125,7 @@ def test_all_routes_agree_with_the_gram_matrix(points, seed, method, outputs):
     network = MLP((5, 16, outputs), "tanh").double().eval()
     values, vectors = torch.linalg.eigh(NTK(network, points).matrix())
     options = {"landmarks": N} if method == "nystrom" else {}
-    found = eigenfunctions(network, [points[:25], points[25:]], 6, method=method, generator=seed(8), **options)
+    found = eigenfunctions(network, [(points[:25],), (points[25:],)], 6, method=method, generator=seed(8), **options)
     assert found.outputs == outputs and found.examples == N
     torch.testing.assert_close(found.eigenvalues, values[-6:].flip(0), rtol=1e-7, atol=0)
     assert (found.vectors * vectors[:, -6:].T.flip(0)).sum(1).abs().min() > 1 - 1e-6
@@ -134,7 +134,7 @@ def test_all_routes_agree_with_the_gram_matrix(points, seed, method, outputs):
 def test_a_convolutional_network_and_one_output_of_several(seed):
     network = LeNet5(1, 12, 4).eval()
     images = torch.rand(30, 1, 12, 12, generator=seed(9))
-    found = eigenfunctions(network, list(images.split(8)), 5, outputs=2)
+    found = eigenfunctions(network, [(part,) for part in images.split(8)], 5, outputs=2)
     matrix = NTK(network, images, outputs=2).matrix().double()
     torch.testing.assert_close(
         found.eigenvalues.double(), torch.linalg.eigvalsh(matrix)[-5:].flip(0), rtol=1e-4, atol=0
@@ -142,7 +142,7 @@ def test_a_convolutional_network_and_one_output_of_several(seed):
     one = nn.Sequential(network, nn.Linear(4, 1, bias=False))
     one[1].weight.data = torch.tensor([[0.0, 0.0, 1.0, 0.0]])
     one[1].requires_grad_(False)
-    found_alignments = rayleigh_quotients(one, list(images.split(8)), found.vectors)
+    found_alignments = rayleigh_quotients(one, [(part,) for part in images.split(8)], found.vectors)
     torch.testing.assert_close(found_alignments, found.eigenvalues, rtol=1e-3, atol=0)
 
 
@@ -153,7 +153,7 @@ def test_alignments_of_several_outputs_and_of_layers_in_batches_of_functions(see
     flat = functions.flatten(1)
     truth = (flat * (flat @ matrix)).sum(1) / N**2
     with memory_limit(40_000):  # a few functions, and a few outputs, at a time
-        torch.testing.assert_close(alignments(network, [points[:7], points[7:]], functions), truth)
+        torch.testing.assert_close(alignments(network, [(points[:7],), (points[7:],)], functions), truth)
 
 
 def test_alignments_of_a_residual_network_with_frozen_norms(seed):
@@ -162,7 +162,7 @@ def test_alignments_of_a_residual_network_with_frozen_norms(seed):
     functions = torch.randn(4, 12, generator=seed(12), dtype=torch.float64)
     matrix = NTK(network, images).matrix()
     truth = (functions * (functions @ matrix)).sum(1) / 144
-    torch.testing.assert_close(alignments(network, list(images.split(5)), functions), truth)
+    torch.testing.assert_close(alignments(network, [(part,) for part in images.split(5)], functions), truth)
 
 
 def test_beyond_memory_the_kernel_is_multiplied_and_not_stored(network, points):

@@ -62,7 +62,7 @@ def cosine(one: torch.Tensor, two: torch.Tensor) -> float:
 def test_the_three_numbers_are_those_of_their_definitions(split: bool) -> None:
     torch.manual_seed(0)
     model, x = Functional().double(), torch.randn(8, 3, dtype=torch.float64)
-    probe = LinearityProbe(model, [x[:3], x[3:]] if split else x)
+    probe = LinearityProbe(model, [(x[:3],), (x[3:],)] if split else x)
     other = moved(model, 0.4)
     found = probe(other)
     same = (model.patterns(x) == other.patterns(x)).double().mean().item()
@@ -272,7 +272,7 @@ def test_a_network_against_itself_has_no_delta_loss_and_is_left_alone() -> None:
 
 def test_steps_are_seen_on_all_batches_of_a_loader() -> None:
     model, x = case("mlp")
-    whole, parts = StepRecorder(model, x), StepRecorder(model, [x[:4], x[4:]])
+    whole, parts = StepRecorder(model, x), StepRecorder(model, [(x[:4],), (x[4:],)])
     with whole, parts, torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.01)

@@ -17,7 +17,7 @@ each = pytest.mark.parametrize("name", list(PROBLEMS))
 def test_exact_matrices_are_the_expectation_over_labels(name, kind):
     problem = PROBLEMS[name]
     model, x = problem.model(), problem.inputs()
-    F, exact = tl.FIM(model, [x[:3], x[3:]], kind, problem.likelihood), problem.fisher(model, x)
+    F, exact = tl.FIM(model, [(x[:3],), (x[3:],)], kind, problem.likelihood), problem.fisher(model, x)
     assert_close(F.to_dense(), exact)
     v = tl.PVector.random_unit(model, batch=2, generator=torch.Generator().manual_seed(0))
     assert_close((F @ v).flat, v.flat @ exact)

@@ -21,7 +21,7 @@ def seeded(value: int = 0) -> torch.Generator:
 def test_matrix_is_the_second_moment_of_the_scores_of_its_labels(name, kind):
     problem = PROBLEMS[name]
     model, x = problem.model(), problem.inputs()
-    F = tl.FIM_MonteCarlo(model, [x[:3], x[3:]], kind, problem.likelihood, samples=5, generator=seeded())
+    F = tl.FIM_MonteCarlo(model, [(x[:3],), (x[3:],)], kind, problem.likelihood, samples=5, generator=seeded())
     labels = torch.cat(F.labels, 1)
     assert labels.shape[:2] == (5, 4)
     exact = problem.second_moment(model, x, labels)
@@ -51,13 +51,13 @@ def test_mean_over_many_samples_is_the_exact_matrix_within_the_stated_confidence
 def test_labels_are_shared_across_representations(kind):
     problem = PROBLEMS["classification"]
     model, x = problem.model(), problem.inputs()
-    dense = tl.FIM_MonteCarlo(model, [x[:3], x[3:]], samples=3, generator=seeded())
-    F = tl.FIM_MonteCarlo(model, [x[:3], x[3:]], kind, labels=dense.labels)
+    dense = tl.FIM_MonteCarlo(model, [(x[:3],), (x[3:],)], samples=3, generator=seeded())
+    F = tl.FIM_MonteCarlo(model, [(x[:3],), (x[3:],)], kind, labels=dense.labels)
     exact = problem.second_moment(model, x, torch.cat(dense.labels, 1))
     if kind is not tl.PMatKFAC:
         assert_close(F.trace(), exact.trace())
     assert [torch.equal(a, b) for a, b in zip(F.labels, dense.labels)] == [True, True]
-    joint = tl.FIM_MonteCarlo(model, [x[:1], x[1:]], kind, labels=torch.cat(dense.labels, 1))
+    joint = tl.FIM_MonteCarlo(model, [(x[:1],), (x[1:],)], kind, labels=torch.cat(dense.labels, 1))
     assert_close(joint.to_dense(), F.to_dense())
     assert "3 label samples" in repr(F) and "3 label samples" in repr(joint)
 
@@ -87,7 +87,7 @@ def test_without_a_generator_draws_follow_the_global_seed(seed):
 def test_batches_draw_independently_of_each_other():
     problem = PROBLEMS["classification"]
     model, x = problem.model(), problem.inputs(1)
-    F = tl.FIM_MonteCarlo(model, [x, x, x], samples=30, generator=seeded())
+    F = tl.FIM_MonteCarlo(model, [(x,), (x,), (x,)], samples=30, generator=seeded())
     first, second, third = F.labels
     assert not torch.equal(first, second) and not torch.equal(second, third)
 
@@ -114,10 +114,10 @@ def test_number_of_trials_is_another_name_of_samples():
 def test_labels_that_do_not_fit_the_batches_are_refused():
     problem = PROBLEMS["classification"]
     model, x = problem.model(), problem.inputs()
-    good = tl.FIM_MonteCarlo(model, [x[:3], x[3:]], generator=seeded()).labels
+    good = tl.FIM_MonteCarlo(model, [(x[:3],), (x[3:],)], generator=seeded()).labels
     for labels, data, message in (
-        (good[:1], [x[:3], x[3:]], "loader has more"),
-        (good, [x[:2], x[2:]], "3 examples for batch 0"),
+        (good[:1], [(x[:3],), (x[3:],)], "loader has more"),
+        (good, [(x[:2],), (x[2:],)], "3 examples for batch 0"),
         (torch.cat(good, 1)[:, :3], x, "3 examples for batch 0"),
         (torch.full((1, 4), 7), x, r"0..2, found 7..7"),
     ):

@@ -22,10 +22,10 @@ def gram(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
     return torch.einsum("cnd,emd->cnem", one, two)
 
 
-def other_half(case: Case) -> list[torch.Tensor]:
+def other_half(case: Case) -> list[tuple[torch.Tensor]]:
     """Examples 5, 6, 0, 1, in two batches."""
     chosen = case.inputs[[5, 6, 0, 1]]
-    return [chosen[:1], chosen[1:]]
+    return [(chosen[:1],), (chosen[1:],)]
 
 
 @every
@@ -57,7 +57,7 @@ def test_trace_sums_over_outputs_and_divides_by_nothing(case):
 @each
 def test_a_tight_memory_budget_gives_the_same_kernels_in_more_passes(name):
     case = case_of(name, split="uneven batches")
-    batches = list(case.inputs.split(2))
+    batches = [(part,) for part in case.inputs.split(2)]
     whole = gram(features(name), features(name))
     for memory in (4_000, 12_000):
         assert_close(tl.NTK(case.model, batches, memory=memory).data, whole)
@@ -179,7 +179,7 @@ def test_gram_matrix_is_another_name():
 def test_order_of_examples_is_that_of_the_loader():
     case = case_of("mlp")
     order = torch.tensor([3, 0, 6, 2, 5, 1, 4])
-    K = tl.NTK(case.model, list(case.inputs[order].split(2)))
+    K = tl.NTK(case.model, [(part,) for part in case.inputs[order].split(2)])
     assert_close(K.data, gram(features("mlp")[:, order], features("mlp")[:, order]))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(case.inputs), batch_size=2, shuffle=True)
     with pytest.raises(InputError, match="shuffles"):
@@ -238,7 +238,7 @@ def test_an_empty_loader_is_refused():
 def test_batches_with_another_number_of_outputs_are_refused(factory, seed):
     """Sequences of another length have other outputs: a Fisher matrix adds them up, a kernel has no place for them."""
     model = torch.nn.Linear(2, 3).double()
-    batches = [torch.randn(4, 5, 2, dtype=torch.float64), torch.randn(4, 6, 2, dtype=torch.float64)]
+    batches = [(torch.randn(4, 5, 2, dtype=torch.float64),), (torch.randn(4, 6, 2, dtype=torch.float64),)]
     total = sum(4 * tl.FIM(model, batch).to_dense() for batch in batches) / 8
     assert_close(tl.FIM(model, batches).to_dense(), total)
     with pytest.raises(InputError, match="number of outputs"):

@@ -41,7 +41,7 @@ def unit(net: nn.Module) -> PVector:
 @pytest.mark.parametrize("batches", [1, 2])
 def test_both_routes_give_the_dense_product(net: nn.Module, batches: int) -> None:
     net.eval()
-    data = list(images(6).split(6 // batches))
+    data = [(part,) for part in images(6).split(6 // batches)]
     truth = FIM(net, data, PMatDense).mv(unit(net)).flat
     implicit = FIM(net, data, PMatImplicit)
     flat = unit(net).flat
@@ -86,7 +86,7 @@ def test_one_sample_products_take_rows_and_agree_with_the_dense_matrix_of_the_sa
 
 def test_many_products_that_cannot_keep_their_gradients_go_over_to_differentiation(net: nn.Module) -> None:
     net.eval()
-    implicit = FIM(net, list(images(6).split(3)), PMatImplicit)
+    implicit = FIM(net, [(part,) for part in images(6).split(3)], PMatImplicit)
     implicit._cotangents = 9
     assert not implicit._may_keep and implicit._by_rows(1)  # cheaper than to verify forward mode for one product
     implicit._products = 1

@@ -150,7 +150,7 @@ def test_other_data_updates_the_diagonal_and_counts_its_examples(seed):
     case = case_of("mlp")
     F = tl.FIM(case.model, case.batches, tl.PMatEKFAC)
     more = torch.randn(12, 3, dtype=torch.float64)
-    F.update_diag([more[:5], more[5:]])
+    F.update_diag([(more[:5],), (more[5:],)])
     assert F.examples == 12
     assert_close(F.trace(), truth.fisher(case.model, more).trace())
 

@@ -47,7 +47,7 @@ def test_batches_that_cross_from_thin_to_dense_give_the_same_matrix(net: nn.Modu
     x = images(70)
     whole = FIM(net, x, PMatKFAC).to_dense()
     for size in (3, 30, 69):
-        parts = FIM(net, list(x.split(size)), PMatKFAC)
+        parts = FIM(net, [(part,) for part in x.split(size)], PMatKFAC)
         assert thin_blocks(parts) == 0
         torch.testing.assert_close(parts.to_dense(), whole, rtol=1e-10, atol=1e-14)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.data import (
     DataLoader,
@@ -26,33 +28,20 @@ TARGET_KEYS = ("labels", "label", "targets", "target")
 class Batches:
     """Batches that can be gone through several times.
 
-    A tensor, a tuple whose first entry is a tensor, a mapping, or an object with `inputs` and `targets` (a
-    `tangentlab.data.Dataset`) is one batch; anything else is iterated. Counts are
-    never taken from the loader: they come from what was seen.
+    A tensor, a tuple, a mapping, a list of tensors as a DataLoader yields it, or an object with `inputs` and `targets` (a
+    `tangentlab.data.Dataset`) is one batch; anything else is iterated, lists of tuples, lists or mappings among it. Counts
+    are never taken from the loader: they come from what was seen.
     """
 
     def __init__(self, data: Any, *, ordered: bool = False) -> None:
-        if data is None:
-            raise InputError(
-                "No data: give a loader, a tensor, an (inputs, targets) tuple, a dict, or a list of these."
-            )
-        self._single = is_batch(data)
-        self._data = [data] if self._single else data
+        self._single, self._data = _read(data)
         if ordered and self.shuffles:
             raise InputError(
-                "The order of the examples matters here and this DataLoader shuffles: "
-                "use shuffle=False, or pass list(loader) to fix one order."
+                "The order of the examples matters here and this DataLoader shuffles: use shuffle=False, or fix one order "
+                "by list(loader), by [(x,) for x in loader] where it yields tensors."
             )
         if isinstance(self._data, Iterator):
             self._data = list(self._data)
-        if not isinstance(self._data, Iterable):
-            wrap = (
-                "wrap it, as in DataLoader(data, batch_size=100)"
-                if isinstance(data, Dataset)
-                else "give a loader, tensor, tuple or dict"
-            )
-            raise InputError(f"Cannot take batches from a {type(data).__name__}: {wrap}.")
-        _refuse_list_of_parts(self._data)
 
     @property
     def shuffles(self) -> bool:
@@ -64,7 +53,11 @@ class Batches:
 
     def replayable(self) -> Batches:
         """The same batches in one fixed order, held in memory only when the loader shuffles."""
-        return Batches(list(self._data)) if self.shuffles else self
+        return self.stored() if self.shuffles else self
+
+    def stored(self) -> Batches:
+        """The same batches, held in memory."""
+        return Batches(iter(list(self)))
 
     def __iter__(self) -> Iterator[Any]:
         """The batches. What a loader draws (seeds of its workers, transforms) is not taken from the caller's stream."""
@@ -101,21 +94,46 @@ class Batches:
             return 0
 
 
-def _refuse_list_of_parts(data: Any) -> None:
-    """A list is a list of batches; [inputs, targets], as loaders give it, would be taken for two batches."""
-    if type(data) is list and data and all(isinstance(part, Tensor) for part in data):
-        if len({(part.ndim, part.dtype) for part in data}) > 1:
-            raise InputError(
-                "A list is taken as a list of batches and this one holds tensors of different kinds: "
-                "pass one batch as a tuple (inputs, targets)."
-            )
+def _read(data: Any) -> tuple[bool, Any]:
+    """Whether data are one batch, and an iterable of batches."""
+    if isinstance(data, Batches):
+        return data._single, data._data
+    if is_batch(data):
+        return True, [data]
+    if data is None:
+        raise InputError("No data: give a loader, a tensor, an (inputs, targets) tuple, a dict, or a list of these.")
+    if isinstance(data, Dataset):
+        raise InputError(
+            f"Cannot take batches from a {type(data).__name__}: wrap it, as in DataLoader(data, batch_size=100) "
+            "(batch_size=None where it yields batches)."
+        )
+    if isinstance(data, np.ndarray):
+        raise InputError("Cannot take batches from an array of numpy: give a tensor, as from torch.from_numpy(array).")
+    if not isinstance(data, Iterable):
+        raise InputError(
+            f"Cannot take batches from a {type(data).__name__}: give a loader, tensor, tuple or dict, or [batch] with "
+            "forward=lambda model, batch: ..."
+        )
+    return False, data
 
 
 def is_batch(data: Any) -> bool:
-    """A tensor, a mapping, inputs with targets, or a (named) tuple that starts with a tensor and holds no batches."""
-    if isinstance(data, Tensor | Mapping) or _has_parts(data):
+    """A tensor, a tuple, a mapping, inputs with targets, or a list of tensors as a DataLoader yields it.
+
+    A list of tensors of one shape and type could as well be a list of batches, and is refused.
+    """
+    if isinstance(data, Tensor | Mapping | tuple) or _has_parts(data):
         return True
-    return isinstance(data, tuple) and len(data) > 0 and isinstance(data[0], Tensor)
+    if not isinstance(data, list) or not any(isinstance(part, Tensor) for part in data):
+        return False
+    kinds = {(part.shape, part.dtype) if isinstance(part, Tensor) else type(part) for part in data}
+    if len(data) > 1 and (len(kinds) == 1 or not all(isinstance(part, Tensor) for part in data)):
+        held = "tensors of one shape and type" if len(kinds) == 1 else "tensors beside other things"
+        raise InputError(
+            f"A list of {held} may be one batch or several: write one batch as a tuple, (x, y), and several as a list "
+            "of tuples, [(a,), (b,)]."
+        )
+    return True
 
 
 def call_model(model: torch.nn.Module, batch: Any) -> Any:
@@ -123,13 +141,37 @@ def call_model(model: torch.nn.Module, batch: Any) -> Any:
     batch = plain_batch(batch)
     if isinstance(batch, Mapping):
         return model(**{key: value for key, value in batch.items() if key not in TARGET_KEYS})
-    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor):
-        return model(batch[0])
-    if isinstance(batch, Tensor):
-        return model(batch)
-    raise InputError(
-        f"Do not know how to feed a {type(batch).__name__} to the model: pass forward=lambda model, batch: ..."
+    if not isinstance(batch, tuple | list) or isinstance(batch, PackedSequence):
+        return model(_tensor(batch, f"a {type(batch).__name__}"))
+    if not batch:
+        raise InputError("A batch is an empty tuple or list: there is nothing to feed to the model.")
+    inputs = _tensor(batch[0], f"a {type(batch).__name__} that starts with a {type(batch[0]).__name__}")
+    if any(_are_pieces(inputs, part) for part in batch[1:]):
+        raise InputError(
+            f"The first entry of a batch are the inputs and the others have to do with the same examples, but here are "
+            f"{len(inputs)} examples and {', '.join(str(len(part)) for part in batch[1:] if _are_pieces(inputs, part))}: "
+            "write several batches as a list of tuples, [(a,), (b,)], or pass forward=lambda model, batch: ..."
+        )
+    return model(inputs)
+
+
+def _tensor(inputs: Any, found: str) -> Any:
+    """The inputs, if they are a tensor or a packed sequence."""
+    if isinstance(inputs, Tensor | PackedSequence):
+        return inputs
+    way = (
+        "give tensors, as from torch.from_numpy(array)"
+        if isinstance(inputs, np.ndarray)
+        else "pass forward=lambda model, batch: ..., or several batches as a list"
     )
+    raise InputError(f"Do not know how to feed {found} to the model: {way}.")
+
+
+def _are_pieces(inputs: Any, part: Any) -> bool:
+    """Whether two tensors differ in nothing but the number of examples, as pieces of one set of inputs do."""
+    if not isinstance(inputs, Tensor) or not isinstance(part, Tensor) or not inputs.ndim == part.ndim > 0:
+        return False
+    return inputs.dtype == part.dtype and inputs.shape[1:] == part.shape[1:] and len(inputs) != len(part)
 
 
 def targets_of(batch: Any) -> Tensor:

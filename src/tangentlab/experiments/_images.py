@@ -60,6 +60,11 @@ def some_of(data: Dataset, count: int) -> Dataset:
     return data.first(min(count, len(data)))
 
 
+def batched(inputs: Tensor, size: int) -> list[tuple[Tensor]]:
+    """Batches of ``size`` inputs without targets."""
+    return [(part,) for part in inputs.split(size)]
+
+
 @contextmanager
 def evaluation(model: nn.Module, batches: Batches, passes: int) -> Iterator[None]:
     """Inside, the network is in evaluation mode, with batch norms that use the statistics of the present weights.

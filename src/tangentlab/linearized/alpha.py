@@ -80,7 +80,7 @@ class AlphaModel(nn.Module):
         """
         if isinstance(data, tuple) and data and isinstance(data[0], Tensor):
             data = data[0]
-        batches = list(data.split(batch_size)) if isinstance(data, Tensor) else data
+        batches = [(part,) for part in data.split(batch_size)] if isinstance(data, Tensor) else data
         with no_fast_path():
             return torch.cat([main_tensor(call_model(self.start, batch)) for batch in Batches(batches, ordered=True)])
 

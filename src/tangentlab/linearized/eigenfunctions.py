@@ -222,7 +222,7 @@ def eigenfunctions(
         raise InputError(f"method is 'auto', 'gram', 'nystrom' or 'lanczos', not {method!r}")
     if (landmarks is not None) != (method == "nystrom"):
         raise InputError("landmarks= belongs to method='nystrom', which needs it")
-    loader = loader if hasattr(loader, "__len__") else list(loader)
+    loader = Batches(loader, ordered=True)
     if method == "nystrom":
         return _by_landmarks(model, loader, k, landmarks or 0, generator, options)
     if method != "gram":
@@ -240,10 +240,15 @@ def _gram_bytes(kernel: FMatImplicit) -> int:
 
 
 def _by_landmarks(
-    model: nn.Module, loader: Any, k: int, landmarks: int, generator: torch.Generator | None, options: dict[str, Any]
+    model: nn.Module,
+    loader: Batches,
+    k: int,
+    landmarks: int,
+    generator: torch.Generator | None,
+    options: dict[str, Any],
 ) -> Eigenfunctions:
     """All points against random ones, by the exact eigenpairs of the approximation that they make."""
-    batches = (plain_batch(batch) for batch in Batches(loader, ordered=True))
+    batches = (plain_batch(batch) for batch in loader)
     parts = [batch[0] if isinstance(batch, tuple | list) else batch for batch in batches]
     if not all(isinstance(part, Tensor) for part in parts):
         raise InputError("method='nystrom' needs batches of tensors, (inputs) or (inputs, targets): use 'lanczos' here")
@@ -251,7 +256,7 @@ def _by_landmarks(
     if not k <= landmarks <= len(inputs):
         raise InputError(f"landmarks must be between k = {k} and n = {len(inputs)}, not {landmarks}")
     chosen = torch.randperm(len(inputs), generator=generator)[:landmarks].sort().values
-    columns = NTK(model, loader, list(inputs[chosen].split(500)), **options)
+    columns = NTK(model, loader, [(part,) for part in inputs[chosen].split(500)], **options)
     outputs = columns.outputs
     rows = torch.cat([chosen + output * len(inputs) for output in range(outputs)])
     matrix = columns.matrix()

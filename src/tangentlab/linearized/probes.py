@@ -67,7 +67,7 @@ class LinearityProbe:
         outputs: str = "all",
         forward: Forward | None = None,
     ) -> None:
-        self._batches = list(Batches(data, ordered=True))
+        self._batches = Batches(data, ordered=True).stored()
         self._modules = representation_modules(model, representation)
         self._ntk, self._outputs, self._forward = ntk, outputs, forward
         self._signs, self._gram, self._kernel = self._look(model)

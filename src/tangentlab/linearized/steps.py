@@ -63,7 +63,7 @@ class StepRecorder:
     """
 
     def __init__(self, model: nn.Module, data: Any, *, layers: Any = None, forward: Forward | None = None) -> None:
-        self._batches = list(Batches(data, ordered=True))
+        self._batches = Batches(data, ordered=True).stored()
         with evaluation_mode(model):
             self._network = Network.of(model, layers, forward)
         self.sum_of_steps = self.outputs()

@@ -21,7 +21,7 @@ from tangentlab.experiments import (
     experiment,
     train,
 )
-from tangentlab.experiments._images import Points, Row, cross_entropy, image_data, loss_and_accuracy, some_of
+from tangentlab.experiments._images import Points, Row, batched, cross_entropy, image_data, loss_and_accuracy, some_of
 from tangentlab.experiments.fim_quality import draw, judge, measure
 from tangentlab.models import ResNet
 
@@ -211,7 +211,7 @@ class FimQuality(Experiment):
         """Train, and compare all representations with the truth at every point."""
         data, test = image_data(lab, self.data, self.pixels, self.images)
         model = self._network(lab, data.inputs.shape[1], data.classes or 10)
-        inputs = list(some_of(test, self.examples).inputs.split(self.fisher_batch))
+        inputs = batched(some_of(test, self.examples).inputs, self.fisher_batch)
         inputs = inputs[: lab.capped(len(inputs))]
         names = measure.representations(model, self.block_limit)
         dampings = np.geomspace(1e-6, 1e2, self.dampings).tolist()

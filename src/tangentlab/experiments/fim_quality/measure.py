@@ -56,7 +56,7 @@ def representations(model: nn.Module, block_limit: int) -> list[str]:
     return [name for name in REPRESENTATIONS if name != "BlockDiag" or largest <= block_limit]
 
 
-def exact(model: nn.Module, batches: Sequence[Tensor], samples: int, vectors: int, lab: Lab, step: int) -> Truth:
+def exact(model: nn.Module, batches: Sequence[tuple[Tensor]], samples: int, vectors: int, lab: Lab, step: int) -> Truth:
     """The exact Monte-Carlo Fisher matrix, with ``samples`` labels drawn per example, on random unit vectors."""
     generator = lab.generator("labels", step, "exact")
     matrix = FIM_MonteCarlo(model, batches, PMatImplicit, samples=samples, generator=generator, progress=False)
@@ -68,7 +68,7 @@ def exact(model: nn.Module, batches: Sequence[Tensor], samples: int, vectors: in
 
 def compare(
     model: nn.Module,
-    batches: Sequence[Tensor],
+    batches: Sequence[tuple[Tensor]],
     names: Sequence[str],
     samples: int,
     truth: Truth,

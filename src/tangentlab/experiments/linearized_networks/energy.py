@@ -21,7 +21,7 @@ from tangentlab.experiments import (
     Training,
     experiment,
 )
-from tangentlab.experiments._images import Points, Row, evaluation, image_data
+from tangentlab.experiments._images import Points, Row, batched, evaluation, image_data
 from tangentlab.experiments.linearized_networks._recipe import (
     NAMES,
     PLACE,
@@ -233,7 +233,7 @@ class EnergyConcentration(Experiment):
 
 def _concentration(model: nn.Module, data: Dataset, k: int) -> float:
     signs: Tensor = torch.where(data.targets > 0, 1.0, -1.0)
-    basis = eigenfunctions(model, list(data.inputs.split(250)), k, method="gram", progress=False)
+    basis = eigenfunctions(model, batched(data.inputs, 250), k, method="gram", progress=False)
     return float(basis.energy_concentration(signs))
 
 

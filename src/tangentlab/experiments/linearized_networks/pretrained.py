@@ -9,7 +9,7 @@ from torch import nn
 
 from tangentlab.data import Dataset
 from tangentlab.experiments import Chapter, Claim, Cost, Every, Experiment, Lab, Picture, Results, Training, experiment
-from tangentlab.experiments._images import image_data
+from tangentlab.experiments._images import batched, image_data
 from tangentlab.experiments.linearized_networks._recipe import (
     PLACE,
     EpochLoss,
@@ -98,7 +98,7 @@ class PretrainedKernel(Experiment):
             first = build("lenet", data.inputs.shape[1:]).eval()
 
         def decompose() -> torch.Tensor:
-            batches = list(data.inputs.split(250))
+            batches = batched(data.inputs, 250)
             return eigenfunctions(first, batches, self.index + 1, method="gram", progress=False).labels(self.index)
 
         task = relabelled(data, lab.stage("labels", decompose))

@@ -13,6 +13,7 @@ from tangentlab import NTK
 from tangentlab.engine.memory import require_memory
 from tangentlab.engine.progress import progress_told_to
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._images import batched
 from tangentlab.experiments.linearized_networks._recipe import NAMES, PLACE, build, for_trial, logistic_loss
 from tangentlab.linearized import linearize
 from tangentlab.report.style import INK, PALETTE, band, label, panels
@@ -150,7 +151,7 @@ class KernelRuntimes(Experiment):
         for _ in range(repeats):
             start = time.process_time()
             with progress_told_to(lambda what, done, total: lab.progress(f"{what}, {size:,} images", done, total)):
-                NTK(model, list(inputs.split(125)))
+                NTK(model, batched(inputs, 125))
             times.append(time.process_time() - start)
         return min(times)
 

@@ -8,7 +8,7 @@ import torch
 
 from tangentlab.data import Dataset, stratified_subset
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments._images import image_pool
+from tangentlab.experiments._images import batched, image_pool
 from tangentlab.experiments.linearized_networks._recipe import (
     NAMES,
     PLACE,
@@ -133,7 +133,7 @@ class SampleSize(Experiment):
         def decompose() -> torch.Tensor:
             with lab.seeded("model", kind):
                 model = build(kind, data.inputs.shape[1:]).eval()
-            batches = list(data.inputs.split(250))
+            batches = batched(data.inputs, 250)
             return eigenfunctions(model, batches, self.index + 1, method="gram", progress=False).labels(self.index)
 
         return {"eigenfunction": relabelled(data, lab.stage(f"labels {kind}", decompose)), "CIFAR2": two_classes(data)}

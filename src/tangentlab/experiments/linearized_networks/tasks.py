@@ -11,7 +11,7 @@ from torch.nn.utils import parameters_to_vector
 
 from tangentlab.data import Dataset
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, experiment
-from tangentlab.experiments._images import image_pool
+from tangentlab.experiments._images import batched, image_pool
 from tangentlab.experiments.linearized_networks._recipe import (
     PLACE,
     EpochLoss,
@@ -155,7 +155,7 @@ class EigenfunctionTasks(TaskFigures, Experiment):
         def decompose() -> dict[str, Tensor]:
             model = self._build(lab, kind, data).eval()
             count = min(self.functions, len(data))
-            found = eigenfunctions(model, list(data.inputs.split(250)), count, method="gram", progress=False)
+            found = eigenfunctions(model, batched(data.inputs, 250), count, method="gram", progress=False)
             return {"values": found.eigenvalues, "vectors": found.vectors, "residuals": found.residual_norms}
 
         parts = lab.stage(f"eigenfunctions {kind}", decompose)
@@ -244,7 +244,7 @@ class EigenfunctionTasks(TaskFigures, Experiment):
         split = len(data) - self._validated(lab, data)
         parts = {"all": slice(None), "training": slice(split), "validation": slice(split, None)}
         return {
-            name: alignments(model, list(data.inputs[part].split(250)), _unit(basis.functions[:, part]), progress=False)
+            name: alignments(model, batched(data.inputs[part], 250), _unit(basis.functions[:, part]), progress=False)
             for name, part in parts.items()
         }
 
