@@ -71,6 +71,7 @@ _HOME = {
     ),
     "tangentlab.engine.layout": ("LayerCollection",),
     "tangentlab.engine.likelihood": ("Binary", "Classification", "Likelihood", "LogSoftmax", "Regression"),
+    "tangentlab.engine.certificate": ("verify",),
     "tangentlab.engine.coverage": ("check", "coverage"),
     "tangentlab.spectra": ("fisher_eigenpairs",),
     "tangentlab.engine.memory": ("memory_budget", "memory_limit", "set_memory_budget"),
@@ -122,6 +123,7 @@ if TYPE_CHECKING:  # `as` makes a name public, which strict checkers ask for
     from tangentlab.curvatures import GradientCovariance as GradientCovariance
     from tangentlab.curvatures import Hessian as Hessian
     from tangentlab.data import load as load
+    from tangentlab.engine.certificate import verify as verify
     from tangentlab.engine.coverage import check as check
     from tangentlab.engine.coverage import coverage as coverage
     from tangentlab.engine.layout import LayerCollection as LayerCollection

@@ -43,6 +43,7 @@ def GGN(
     forward: Forward | None = None,
     function: OutputFunction | None = None,
     n_output: int | None = None,
+    verify: bool = True,
     progress: bool | None = None,
 ) -> PMat:
     """Generalized Gauss-Newton matrix G = 1/n sum_n J_n^T (d^2 loss_n / df_n^2) J_n of a loss that is convex in the outputs.
@@ -51,7 +52,7 @@ def GGN(
     families in their natural parameters it equals the Fisher matrix (Martens 2020), which `FIM` computes cheaper. Cost: one
     backward per output, plus what the representation needs. A loss that is not convex raises NumericsError.
     """
-    network = Network.of(model, layers, forward, function)
+    network = Network.of(model, layers, forward, function, verify)
     return build_matrix(representation, network, loader, ConvexLoss(loss_of(loss)), n_output, progress)
 
 
@@ -64,6 +65,7 @@ def Hessian(
     layers: Any = None,
     forward: Forward | None = None,
     function: OutputFunction | None = None,
+    verify: bool = True,
     progress: bool | None = None,
 ) -> PMat:
     """Hessian H = 1/n sum_n d^2 loss_n / dw^2: symmetric, in general indefinite.
@@ -72,7 +74,7 @@ def Hessian(
     parameter), PMatLowRank.with_options(rank=k) (eigenpairs of largest magnitude), and for linear layers that are applied
     once per example PMatKronSum (the blocks as 1/n sum a a^T (x) Hess_s, exact) and PMatKFAC (mean a a^T (x) mean Hess_s).
     """
-    network = Network.of(model, layers, forward, function)
+    network = Network.of(model, layers, forward, function, verify)
     if not hasattr(representation, "from_hessian"):
         raise InputError(f"representation must be a class such as PMatImplicit or PMatDense, not {representation!r}.")
     return representation.from_hessian(LossHessian(network, loader, loss_of(loss), progress))
@@ -88,6 +90,7 @@ def GradientCovariance(
     layers: Any = None,
     forward: Forward | None = None,
     function: OutputFunction | None = None,
+    verify: bool = True,
     progress: bool | None = None,
 ) -> PMat:
     """Covariance of per-example gradients, C = 1/n sum_n (g_n - g)(g_n - g)^T with g the mean (TONGA, Le Roux et al. 2008).
@@ -96,7 +99,7 @@ def GradientCovariance(
     every representation that stores the affected entries (EKFAC in its own basis); KFAC, whose factors cannot take it up,
     becomes the lazy difference KFAC - g g^T. Cost: one backward, and one more for the mean.
     """
-    network = Network.of(model, layers, forward, function)
+    network = Network.of(model, layers, forward, function, verify)
     weighting, batches = Empirical(loss_of(loss)), Batches(loader).replayable()
     moment = build_matrix(representation, network, batches, weighting, None, progress)
     if not centred:

@@ -8,6 +8,7 @@ Arguments that all of them share:
 * `forward(model, batch)`: how to call the model, when the default does not fit.
 * `function(output, batch)`: what to differentiate, (examples, ...); by default the model's output.
 * `n_output`: checked against what the model gives, never needed.
+* `verify`: whether closed forms are proved against plain autograd, once per call and batch shape (see `tangentlab.verify`).
 * `progress`: True / False; by default a bar appears after two seconds in a terminal.
 """
 
@@ -47,6 +48,7 @@ def FIM(
     forward: Forward | None = None,
     function: OutputFunction | None = None,
     n_output: int | None = None,
+    verify: bool = True,
     progress: bool | None = None,
 ) -> PMat:
     """Fisher information matrix F = 1/n sum_n E_{y ~ p(y|x_n)}[ dlog p dlog p^T ], the expectation in closed form.
@@ -56,7 +58,7 @@ def FIM(
     1), or a `Likelihood`. Cost: one backward per class but one, plus what the representation needs.
     """
     weighting = Exact(likelihood_of(_one_of(likelihood, variant)))
-    network = Network.of(model, layers, forward, function)
+    network = Network.of(model, layers, forward, function, verify)
     return build_matrix(representation, network, loader, weighting, n_output, progress)
 
 
@@ -75,6 +77,7 @@ def FIM_MonteCarlo(
     forward: Forward | None = None,
     function: OutputFunction | None = None,
     n_output: int | None = None,
+    verify: bool = True,
     progress: bool | None = None,
 ) -> PMat:
     """Unbiased estimate of the Fisher from labels drawn from the model: one backward per sample, whatever the classes.
@@ -85,7 +88,7 @@ def FIM_MonteCarlo(
     weighting = MonteCarlo(
         likelihood_of(_one_of(likelihood, variant)), samples if trials is None else trials, generator, labels
     )
-    network = Network.of(model, layers, forward, function)
+    network = Network.of(model, layers, forward, function, verify)
     result = build_matrix(representation, network, loader, weighting, n_output, progress, ordered=labels is not None)
     result.labels = weighting.labels  # type: ignore[attr-defined]
     return result
@@ -103,6 +106,7 @@ def FIM_Empirical(
     forward: Forward | None = None,
     function: OutputFunction | None = None,
     n_output: int | None = None,
+    verify: bool = True,
     progress: bool | None = None,
 ) -> PMat:
     """Second moment of per-example loss gradients at the observed targets, 1/n sum g_n g_n^T. Cost: one backward.
@@ -111,7 +115,7 @@ def FIM_Empirical(
     empirical Fisher, though it is not the Fisher matrix.
     """
     weighting = Empirical(loss if loss is not None else likelihood_of(_one_of(likelihood, variant)))
-    network = Network.of(model, layers, forward, function)
+    network = Network.of(model, layers, forward, function, verify)
     return build_matrix(representation, network, loader, weighting, n_output, progress)
 
 
@@ -129,6 +133,7 @@ def NTK(
     forward: Forward | None = None,
     n_output: int | None = None,
     memory: int | None = None,
+    verify: bool = True,
     progress: bool | None = None,
 ) -> Any:
     """Tangent kernel K[c, n, d, m] = <d f_c(x_n) / dw, d f_d(x_m) / dw>, never divided by the number of examples.
@@ -141,7 +146,7 @@ def NTK(
     products that store nothing. `memory` is the budget in bytes for this call; `tangentlab.plan(model, x, n)` tells
     beforehand what it will cost.
     """
-    network = Network.of(model, layers, forward, function)
+    network = Network.of(model, layers, forward, function, verify)
     chosen = _chosen_outputs(outputs)
     if center not in (None, "per_output", "global"):
         raise InputError(f"center must be None, 'per_output' or 'global', not {center!r}.")
@@ -202,10 +207,11 @@ def Jacobian(
     layers: Any = None,
     forward: Forward | None = None,
     n_output: int | None = None,
+    verify: bool = True,
     progress: bool | None = None,
 ) -> PushForward | PullBack:
     """The Jacobian (outputs, examples, parameters): PushForward v -> J v, or PullBack u -> J^T u, dense or implicit."""
-    network = Network.of(model, layers, forward, function)
+    network = Network.of(model, layers, forward, function, verify)
     return build_matrix(representation, network, loader, Unweighted(outputs), n_output, progress, ordered=True)
 
 
@@ -218,11 +224,12 @@ def per_example_grads(
     layers: Any = None,
     forward: Forward | None = None,
     function: OutputFunction | None = None,
+    verify: bool = True,
     progress: bool | None = None,
 ) -> PVector:
     """Gradient of every example's loss, as a batch of vectors (examples, d)."""
     weighting = Empirical(loss if loss is not None else likelihood_of(likelihood))
-    network = Network.of(model, layers, forward, function)
+    network = Network.of(model, layers, forward, function, verify)
     rows = Rows(network, loader, weighting, ordered=True, progress=progress)
     return PVector(network.layout, PushForwardDense.from_rows(rows).data[0])
 
@@ -236,11 +243,12 @@ def per_example_grad_norms(
     layers: Any = None,
     forward: Forward | None = None,
     function: OutputFunction | None = None,
+    verify: bool = True,
     progress: bool | None = None,
 ) -> Tensor:
     """Euclidean norm of every example's loss gradient, (examples), without building the gradients of linear layers."""
     weighting = Empirical(loss if loss is not None else likelihood_of(likelihood))
-    network = Network.of(model, layers, forward, function)
+    network = Network.of(model, layers, forward, function, verify)
     rows = Rows(network, loader, weighting, ordered=True, progress=progress)
     squares = [torch.stack([factor.squared_norms()[0] for factor in chunk.factors.values()]).sum(0) for chunk in rows]
     return torch.cat(squares).sqrt()

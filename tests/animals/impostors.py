@@ -52,8 +52,7 @@ for _wrap, _label, _names in (
     (nn.utils.weight_norm, "OldWeightNorm", {"fc.weight_g": "no closed form", "fc.weight_v": "no closed form"}),
     (nn.utils.spectral_norm, "OldSpectralNorm", {"fc.weight_orig": "no closed form"}),
 ):
-    _why = "hooks" if _label.startswith("Old") else _computed
-    animal(images(4, 3), _wrap, name=_label, fallback={"fc.bias": _why, **_names})(Wrapped)
+    animal(images(4, 3), _wrap, name=_label, fallback={"fc.bias": _computed, **_names})(Wrapped)
 
 
 class ScaledConv(nn.Conv1d):
@@ -84,7 +83,6 @@ class PlainLinear(nn.Linear):
         **dict.fromkeys(
             ["squared.weight", "squared.bias", "patched.weight", "patched.bias"], "overrides the method forward"
         ),
-        **dict.fromkeys(["hooked.weight", "hooked.bias", "prehooked.weight", "prehooked.bias"], "hooks"),
     },
 )
 class Impostors(nn.Module):

@@ -9,6 +9,7 @@ from torch.func import functional_call, jacrev, vmap
 from tangentlab.engine import capture as capture_module
 from tangentlab.engine import fallback
 from tangentlab.engine.capture import batched_grad, capture, gradients, output_gradients
+from tangentlab.engine.certificate import verify
 from tangentlab.engine.coverage import CheckReport, check, coverage
 from tangentlab.engine.fallback import fallback_rows, loop_rows, vmapped_rows
 from tangentlab.engine.graph import leaves_of_call, read_graph
@@ -279,8 +280,11 @@ def test_check_finds_a_wrong_closed_form_and_names_its_parameters(monkeypatch: p
     )
     monkeypatch.setitem(registry._RULES, nn.LayerNorm, wrong)
     model, batch = by_name("ThreeCalls").catch()
-    with pytest.raises(NumericsError, match=r"norm.weight \(1.0e-03\), norm.bias \(1.0e-03\)"):
+    with verify(False), pytest.raises(NumericsError, match=r"norm.weight \(1.0e-03\), norm.bias \(1.0e-03\)"):
         check(model, batch)
+    assert check(model, batch).passed  # a proof finds it out and takes the exact route
+    reasons = {row.names[0]: row.reason for row in coverage(model, batch).rows}
+    assert "plain autograd" in reasons["norm.weight"] and not reasons["fc.weight"]
 
 
 def test_check_takes_selectors_of_the_model_itself_and_reports_per_group() -> None:

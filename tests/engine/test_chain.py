@@ -12,7 +12,7 @@ from tangentlab.engine import chain as chain_module
 from tangentlab.engine.chain import is_plain_chain
 from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.network import Network
-from tangentlab.engine.routes import Router
+from tangentlab.engine.router import Router
 
 X = torch.randn(5, 2, 6, 6)
 SHARED = nn.Sequential(nn.Conv1d(6, 6, 3))
@@ -120,7 +120,7 @@ def test_gradients_that_are_not_finite_are_an_error_without_a_probe(probes: list
 
 @pytest.mark.parametrize("make", [hooked, replaced, subclassed])
 def test_what_mixes_examples_is_found_out(make: Callable[[], nn.Module], probes: list[int]) -> None:
-    with pytest.raises(tl.errors.ModelError, match="change with the other examples"):
+    with pytest.raises(tl.errors.ModelError, match="depend on other examples"):
         tl.NTK(make(), X, outputs="all")
     assert probes
 

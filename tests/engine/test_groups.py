@@ -1,20 +1,22 @@
 """Which parameters are treated together, by which modules, and what hooks do to that."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
+from torch import nn
 
+from tangentlab import NTK, Jacobian
 from tangentlab.engine.coverage import coverage
 from tangentlab.engine.groups import Group, parameter_groups
 from tangentlab.engine.layout import LayerCollection
+from tests.engine.truth import dense_jacobian, relative_error
 from tests.zoo import by_name
 
 
-def groups_of(model: nn.Module, select: Any = None, **options: Any) -> tuple[Group, ...]:
-    return parameter_groups(model, LayerCollection.from_model(model, select), **options)
+def groups_of(model: nn.Module, select: Any = None) -> tuple[Group, ...]:
+    return parameter_groups(model, LayerCollection.from_model(model, select))
 
 
 def names_of(model: nn.Module, select: Any = None) -> list[tuple[str, ...]]:
@@ -62,34 +64,57 @@ def test_groups_cover_the_selection_in_its_order() -> None:
     assert [name for group in groups_of(model) for name in group.names] == list(layout.names)
 
 
-def identity(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-    return None
+HOOKS: dict[str, Callable[..., Any]] = {
+    "forward": lambda module, args, output: None,
+    "forward_pre": lambda module, args: None,
+    "full_backward": lambda module, grad_input, grad_output: None,
+    "full_backward_pre": lambda module, grad_output: None,
+}
 
 
-@pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward", "full_backward_pre"])
-def test_a_module_with_any_hook_loses_its_closed_form_unless_the_hook_says_that_it_only_observes(kind: str) -> None:
-    model, x = nn.Sequential(nn.Linear(3, 2)), torch.randn(4, 3)
-
-    def hook(*args: Any) -> None:
-        return None
-
-    handle = getattr(model[0], f"register_{kind}_hook")(hook)
-    assert coverage(model, x).structured_fraction == 0
-    assert "hooks" in coverage(model, x).rows[0].reason
-    assert groups_of(model, any_hooks=True)[0].sites
-    hook.only_observes = True  # type: ignore[attr-defined]
+@pytest.mark.parametrize("kind", list(HOOKS))
+def test_hooks_that_only_observe_leave_the_closed_form_alone(kind: str) -> None:
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), torch.randn(4, 3).double()
+    for layer in (model[0], model[2]):
+        getattr(layer, f"register_{kind}_hook")(HOOKS[kind])
     assert coverage(model, x).structured_fraction == 1
-    handle.remove()
+    assert relative_error(Jacobian(model, x).data, dense_jacobian(model, x)) < 1e-12
 
 
-def test_hooks_for_all_modules_count_as_well() -> None:
-    model, x = nn.Linear(3, 2), torch.randn(4, 3)
-    handle = register_module_forward_hook(identity)
+@pytest.mark.parametrize("kind", ["forward", "forward_pre"])
+def test_hooks_for_all_modules_that_only_observe_leave_the_closed_form_alone(kind: str) -> None:
+    model, x = nn.Linear(3, 2).double(), torch.randn(4, 3).double()
+    handle = getattr(torch.nn.modules.module, f"register_module_{kind}_hook")(HOOKS[kind])
     try:
-        assert coverage(model, x).structured_fraction == 0
+        assert coverage(model, x).structured_fraction == 1
+        assert relative_error(Jacobian(model, x).data, dense_jacobian(model, x)) < 1e-12
     finally:
         handle.remove()
-    assert coverage(model, x).structured_fraction == 1
+
+
+CHANGES: dict[str, Callable[..., Any]] = {
+    "forward": lambda module, args, output: 2 * output,
+    "forward_pre": lambda module, args: (args[0].sin(),),
+    "full_backward": lambda module, grad_input, grad_output: tuple(g if g is None else 2 * g for g in grad_input),
+    "full_backward_pre": lambda module, grad_output: tuple(3 * g for g in grad_output),
+}
+
+
+@pytest.mark.parametrize("everywhere", [False, True], ids=["own", "global"])
+@pytest.mark.parametrize("kind", list(CHANGES))
+def test_hooks_that_change_values_have_exact_rows_on_whatever_route(kind: str, everywhere: bool) -> None:
+    """The truth is what plain autograd says of the hooked model."""
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), torch.randn(4, 3).double()
+    if everywhere:
+        handle = getattr(torch.nn.modules.module, f"register_module_{kind}_hook")(CHANGES[kind])
+    else:
+        handle = getattr(model[2], f"register_{kind}_hook")(CHANGES[kind])
+    try:
+        truth = dense_jacobian(model, x)
+        assert relative_error(Jacobian(model, x).data, truth) < 1e-12
+        assert relative_error(NTK(model, x).data, torch.einsum("cnp,dmp->cndm", truth, truth)) < 1e-12
+    finally:
+        handle.remove()
 
 
 def test_hooks_on_a_parent_change_nothing_for_its_children() -> None:

@@ -277,10 +277,11 @@ class Midway(nn.Module):
         self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        self.last = self.fc(x + 0 * torch.rand_like(x))
+        self.last = self.fc(x)
         self.seen += 1
         self.healthy -= 1
         if self.healthy < 0:
+            torch.rand(1)
             raise LookupError("raised midway")
         return self.head(self.last)
 

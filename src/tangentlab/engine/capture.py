@@ -77,7 +77,7 @@ def _hooks(sites: Iterable[Any], hook_of: Callable[[Any], Callable[..., None]]) 
     handles = []
     try:
         for site in sites:
-            handles.append(site.module.register_forward_hook(hook_of(site), with_kwargs=True))
+            handles.append(site.module.register_forward_hook(hook_of(site), with_kwargs=True, prepend=True))
         yield
     finally:
         for handle in handles:

@@ -57,9 +57,10 @@ def coverage(
     layers: Any = None,
     forward: Forward | None = None,
     function: OutputFunction | None = None,
+    verify: bool = True,
 ) -> Coverage:
     """Which route every parameter takes on a batch x, with the reason wherever it is the exact fallback."""
-    network = Network.of(model, layers, forward, function)
+    network = Network.of(model, layers, forward, function, verify)
     sweep = Engine(network).sweep(x)
     modules = dict(model.named_modules())
     rows = []

@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
+from torch.func import vjp, vmap
 
 from tangentlab.engine.batches import common_length, plain_batch
 from tangentlab.engine.capture import batched_grad
+from tangentlab.engine.certificate import differs, plain_gradient, random_weights
+from tangentlab.engine.functional import call_with
 from tangentlab.engine.network import Network
 from tangentlab.engine.snapshot import untouched
 
@@ -62,7 +64,7 @@ class Caller(nn.Module):
             for local, parameter in module._parameters.items()
             if parameter is not None and id(parameter) in values
         }
-        return functional_call(self, places, (batch,), tie_weights=False)
+        return call_with(self, places, (batch,))
 
 
 def vmapped_rows(network: Network, batch: Any, names: tuple[str, ...], cotangents: Tensor) -> Tensor | None:
@@ -113,10 +115,7 @@ def fallback_rows(
 
 def _verified(rows: Tensor, outputs: Tensor, parameters: dict[str, nn.Parameter], cotangents: Tensor) -> bool:
     """Whether a random combination of all rows is the gradient of that combination: one backward proves every row."""
-    generator = torch.Generator(rows.device).manual_seed(0)
-    weights = torch.randn(rows.shape[:2], generator=generator, dtype=cotangents.dtype, device=rows.device)
-    combined = torch.einsum("kn,kn...->n...", weights, cotangents)
-    truth = loop_rows(outputs[None], parameters, combined[None, None], [0])[0, 0]
-    found = torch.einsum("kn,knd->d", weights.to(rows.dtype), rows)
-    tolerance = torch.finfo(truth.dtype).eps ** 0.5 * max(float(truth.abs().max()), 1e-30)
-    return bool(((found - truth).abs() <= tolerance).all())
+    weights = random_weights(rows.shape[:2], cotangents)
+    truth = plain_gradient(outputs, parameters, torch.einsum("kn,kn...->n...", weights, cotangents))
+    found = torch.einsum("kn,knd->d", weights.to(rows.dtype), rows).split([p.numel() for p in parameters.values()])
+    return not any(differs(own, gradient) for own, gradient in zip(found, truth.values(), strict=True))

@@ -13,10 +13,14 @@ from tangentlab.errors import ModelError
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """Nodes reachable from the outputs, and the number of consumers of each leaf by `id`."""
+    """Nodes reachable from the outputs, the number of consumers of each leaf by `id`, and the operations in order.
+
+    Two graphs with one signature ran through the same operations, whatever the data decided.
+    """
 
     nodes: frozenset[Node]
     consumers: dict[int, int]
+    signature: int
 
 
 def read_graph(outputs: Tensor) -> GraphFacts:
@@ -26,13 +30,15 @@ def read_graph(outputs: Tensor) -> GraphFacts:
     """
     consumers: dict[int, int] = {}
     seen: set[Node] = set()
+    names: list[str] = []
     stack: list[Node] = [outputs.grad_fn] if outputs.grad_fn is not None else []
     while stack:
         node = stack.pop()
         if node in seen:
             continue
         seen.add(node)
-        if node.name().startswith("CheckpointFunctionBackward"):
+        names.append(node.name())
+        if names[-1].startswith("CheckpointFunctionBackward"):
             raise ModelError(
                 "The model uses reentrant activation checkpointing, which hides its parameters from the graph: "
                 "call torch.utils.checkpoint.checkpoint(..., use_reentrant=False)."
@@ -43,7 +49,7 @@ def read_graph(outputs: Tensor) -> GraphFacts:
                 consumers[leaf] = consumers.get(leaf, 0) + 1
             else:
                 stack.append(child)
-    return GraphFacts(frozenset(seen), consumers)
+    return GraphFacts(frozenset(seen), consumers, hash(tuple(names)))
 
 
 def _edges(node: Node) -> Iterable[tuple[Node, int]]:

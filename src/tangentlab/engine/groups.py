@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torch import nn
-from torch.nn.modules import module as torch_module
 
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.layers import LayerRule, rule_of
@@ -38,11 +37,10 @@ class Group:
         return self.names[0].rpartition(".")[0] if len(self.names) == 2 else self.names[0]
 
 
-def parameter_groups(model: nn.Module, layout: LayerCollection, *, any_hooks: bool = False) -> tuple[Group, ...]:
+def parameter_groups(model: nn.Module, layout: LayerCollection) -> tuple[Group, ...]:
     """Groups that cover the layout, in flat order.
 
-    A module with hooks has no closed form, since they may change what it computes, unless they carry the attribute
-    `only_observes = True`, or any_hooks is set by a caller that verifies the gradients in another way.
+    Modules with hooks keep their closed form: a call is seen between their hooks, and whoever uses a form proves it.
     """
     canonical = {id(p): name for name, p in model.named_parameters()}
     owners: dict[str, list[tuple[str, nn.Module, str]]] = {}
@@ -53,7 +51,7 @@ def parameter_groups(model: nn.Module, layout: LayerCollection, *, any_hooks: bo
     groups: dict[str, Group] = {}
     for name in layout.names:
         if name not in groups:
-            group = _group_of(name, owners, canonical, layout, any_hooks)
+            group = _group_of(name, owners, canonical, layout)
             groups |= dict.fromkeys(group.names, group)
     return tuple(dict.fromkeys(groups[name] for name in layout.names))
 
@@ -63,11 +61,10 @@ def _group_of(
     owners: dict[str, list[tuple[str, nn.Module, str]]],
     canonical: dict[int, str],
     layout: LayerCollection,
-    any_hooks: bool,
 ) -> Group:
     sites = []
     for module_name, module, local in owners.get(name, []):
-        rule, reason = _eligible_rule(module, local, any_hooks)
+        rule, reason = _eligible_rule(module, local)
         if rule is None:
             return Group((name,), reason=reason)
         sites.append(Site(module_name, module, (local,), rule))
@@ -79,23 +76,13 @@ def _group_of(
     return Group((name,), tuple(sites))
 
 
-def _eligible_rule(module: nn.Module, local: str, any_hooks: bool) -> tuple[LayerRule | None, str]:
+def _eligible_rule(module: nn.Module, local: str) -> tuple[LayerRule | None, str]:
     """The rule of a module if nothing on it can change what its forward means."""
     rule, reason = rule_of(module)
     if rule is None:
         return None, reason
     if local not in ("weight", "bias"):
         return None, f"{type(module).__name__} has no closed form for {local!r}"
-    if not any_hooks and _may_change(module):
-        return None, "the module carries hooks that may change its input or output"
     if "weight" in vars(module) or "weight" not in module._parameters:
         return None, "its weight is computed from other parameters (parametrization, weight_norm)"
     return rule, ""
-
-
-def _may_change(module: nn.Module) -> bool:
-    """Whether hooks, its own or global ones, may change what the module computes."""
-    own = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    everywhere = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
-    hooks = (hook for registered in (*own, *everywhere) for hook in registered.values())
-    return not all(getattr(hook, "only_observes", False) for hook in hooks)

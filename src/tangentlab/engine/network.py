@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from tangentlab.engine.batches import call_model, plain_batch
 from tangentlab.engine.layout import LayerCollection
+from tangentlab.engine.randomness import RandomState
 from tangentlab.engine.sharding import refuse_sharded
 from tangentlab.engine.snapshot import untouched as untouched
 from tangentlab.errors import InputError, ModelError, NumericsError
@@ -28,13 +29,15 @@ class Network:
     """A model, how to call it on a batch, what to differentiate, and with respect to which parameters.
 
     `forward(model, batch)` gives the model's output; `function(output, batch)` turns it into (examples, ...).
-    `trusted` remembers which ways of forward-mode differentiation agreed with reverse mode on this network.
+    `verify` says whether routes are proved before they are used (see `certificate`). `trusted` remembers which ways of
+    forward-mode differentiation agreed with reverse mode on this network.
     """
 
     model: nn.Module
     layout: LayerCollection
     forward: Forward | None = None
     function: OutputFunction | None = None
+    verify: bool = True
     trusted: set[int] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
@@ -44,13 +47,14 @@ class Network:
         layers: Any = None,
         forward: Forward | None = None,
         function: OutputFunction | None = None,
+        verify: bool = True,
     ) -> Network:
         """Build and check: the mode of the model must make the outputs a deterministic function of each example."""
         require_module(model)
         layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
         _require_trainable(layout.parameters(model))
         refuse_modes(model)
-        return cls(model, layout, forward, function)
+        return cls(model, layout, forward, function, verify)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Selected parameters by name, in flat order."""
@@ -60,11 +64,7 @@ class Network:
         """Outputs (N, ...) on a batch, with a graph where gradients are on."""
         refuse_modes(self.model)
         _refuse_inference_tensors(batch)
-        with eagerly():
-            output = self.forward(self.model, batch) if self.forward else call_model(self.model, batch)
-            if self.function is not None:
-                output = self.function(output, batch)
-        output = main_tensor(output)
+        output = self._output(batch)
         if output.ndim == 0:
             raise InputError(
                 "The output has no example axis; it must be (examples, ...): pass function=lambda out, b: ..."
@@ -78,6 +78,54 @@ class Network:
                 f"The output is empty, of shape {tuple(output.shape)}: a batch needs at least one example."
             )
         return output[:, None] if output.ndim == 1 else output
+
+    def _output(self, batch: Any) -> Tensor:
+        """One forward that neither draws random numbers nor writes to parameters.
+
+        Only what happens twice is held against it: another thread may have drawn meanwhile, and a first call may convert.
+        """
+        random, written = RandomState.now(), _stamps(self.model)
+        output = self._forward(batch)
+        if not random.drawn() and _stamps(self.model) == written:
+            return output
+        random.restore()
+        written = _stamps(self.model)
+        output = self._forward(batch)
+        if whose := random.drawn():
+            random.restore()
+            raise ModelError(_RANDOM.format(whose))
+        refuse_changes(written, _stamps(self.model))
+        return output
+
+    def _forward(self, batch: Any) -> Tensor:
+        with eagerly():
+            output = self.forward(self.model, batch) if self.forward else call_model(self.model, batch)
+            return main_tensor(output if self.function is None else self.function(output, batch))
+
+
+def refuse_changes(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]) -> None:
+    """Refuse a forward that has written to a parameter, told by facts that begin with the parameter's name."""
+    for old, new in zip(before, after, strict=True):
+        if old != new:
+            raise ModelError(_WRITTEN.format(new[0]))
+
+
+def _stamps(model: nn.Module) -> list[tuple[Any, ...]]:
+    """Name, address and version of every parameter; nothing inside a functional transform, whose tensors have none."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return []
+    return [(name, p.data_ptr(), p._version) for name, p in model.named_parameters()]
+
+
+_RANDOM = (
+    "The forward draws from the random generator of {}, so its outputs change from call to call and have no derivative as a "
+    "function of one example: call model.eval(), or switch off what is random in the forward (dropout, stochastic depth, "
+    "noise) with forward= or function= that evaluate examples independently of chance."
+)
+_WRITTEN = (
+    "The forward writes to the parameter {!r} in every call, so there is no fixed point at which to take derivatives: apply "
+    "the constraint (max-norm, clipping, normalization) after the optimizer's step instead, or as a parametrization."
+)
 
 
 def require_module(model: Any) -> None:

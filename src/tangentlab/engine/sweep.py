@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tangentlab.engine.capture import capture, output_gradients
+from tangentlab.engine.capture import capture
+from tangentlab.engine.certificate import verifies
 from tangentlab.engine.fallback import Verdicts, fallback_rows
 from tangentlab.engine.groups import Group, parameter_groups
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.memory import keep_freed_memory
-from tangentlab.engine.network import Network, grad_mode
-from tangentlab.engine.routes import WHOLE, Route, Router, Use
+from tangentlab.engine.network import Network, grad_mode, refuse_changes
+from tangentlab.engine.router import Router
+from tangentlab.engine.routes import Route, structured_factors
 from tangentlab.engine.snapshot import same_random_state, untouched
-from tangentlab.layers import OuterSum, concatenate
+from tangentlab.layers import OuterSum
 
 
 class Engine:
@@ -28,13 +30,22 @@ class Engine:
         self.groups = parameter_groups(network.model, network.layout)
         self.router = Router(network, self.groups)
         self.verdicts: Verdicts = {}
+        self._swept = False
 
     def sweep(self, batch: Any) -> Sweep:
         """Forward one batch and decide the routes."""
+        written = self._sums() if not self._swept and verifies(self.network) else []
         with same_random_state():
             captured = capture(self.network, batch, self.groups)
+            if written:
+                refuse_changes(written, self._sums())
             routes = self.router.routes(captured, batch)
+        self._swept = True
         return Sweep(self, batch, captured.outputs, routes)
+
+    def _sums(self) -> list[tuple[Any, ...]]:
+        """Name and norm of every parameter: writing through `parameter.data` leaves no other trace."""
+        return [(name, float(torch.linalg.vector_norm(p.detach()))) for name, p in self.network.parameters().items()]
 
 
 class Sweep:
@@ -66,21 +77,12 @@ class Sweep:
         """
         cotangents = cotangents.reshape(cotangents.shape[0], *self.outputs.shape).to(self.outputs.dtype)
         routes = [route for route in self.routes if only is None or route.group in only]
-        uses = {id(use.call): use for route in routes for use in route.uses}
-        with grad_mode(), untouched(self.engine.network.model):  # activation checkpointing runs the forward again
-            grads = output_gradients(self.outputs, [use.call for use in uses.values()], cotangents)
-            rows = self._fallback(cotangents, routes)
-        by_call = dict(zip(uses, grads, strict=True))
-        # one type for all layers, so that what is made of them can be put together
         dtype = common_dtype(self.engine.network.parameters().values())
-        result = {}
-        for route in routes:
-            if route.uses:
-                terms = [_term(use, by_call[id(use.call)], dtype) for use in route.uses]
-                result[route.group] = concatenate(terms)
-            else:
-                result[route.group] = OuterSum.explicit(rows[route.group].to(dtype))
-        return result
+        with grad_mode(), untouched(self.engine.network.model):  # activation checkpointing runs the forward again
+            found = structured_factors(self.outputs, routes, cotangents, dtype)
+            rows = self._fallback(cotangents, routes)
+        found |= {group: OuterSum.explicit(own.to(dtype)) for group, own in rows.items()}
+        return {route.group: found[route.group] for route in routes}
 
     def _fallback(self, cotangents: Tensor, routes: list[Route]) -> dict[Group, Tensor]:
         """Rows (K, N, numel) of the groups without a structured route; zeros for parameters that are never used."""
@@ -97,15 +99,3 @@ class Sweep:
             widths = [result[route.group].shape[-1] for route in exact]
             result |= dict(zip([route.group for route in exact], rows.split(widths, -1), strict=True))
         return result
-
-
-def _term(use: Use, grads: Tensor, dtype: torch.dtype) -> OuterSum:
-    """Bring a call to (N, ...) and (K, N, ...) and apply the layer's closed form."""
-    call = use.call
-    if use.axis == WHOLE:
-        inputs, grads = call.inputs[None], grads[:, None]
-    else:
-        inputs, grads = call.inputs.movedim(use.axis, 0), grads.movedim(use.axis + 1, 1)
-    if inputs.is_floating_point():
-        inputs = inputs.to(dtype)
-    return use.site.rule.factors(use.site.module, inputs, grads.to(dtype), use.site.local)

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
 from tangentlab.engine.forward_mode import has_padding
+from tangentlab.engine.functional import call_with
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.network import eagerly, main_tensor, refuse_modes, require_module
 from tangentlab.engine.snapshot import untouched
@@ -77,7 +77,7 @@ class LinearizedModel(nn.Module):
 
         def call(values: dict[str, Tensor]) -> Tensor:
             placed = {place: values[name] for place, name in self._places.items()}
-            return main_tensor(functional_call(self.base, placed, inputs, options, tie_weights=False))
+            return main_tensor(call_with(self.base, placed, inputs, options))
 
         own = dict(self.base.named_parameters())
         with untouched(self.base), eagerly():

@@ -92,7 +92,7 @@ class Preconditioner(ABC):
         self._examples, self._unscale = 0, 1.0
         self.verification = Verification()
         self.passed: dict[Group, str] = {}
-        self.groups = self._treated(parameter_groups(self.model, self.layout, any_hooks=True))
+        self.groups = self._treated(parameter_groups(self.model, self.layout))
         self.observer = Observer(
             self.model,
             self.groups,

@@ -1,0 +1,157 @@
+"""The certificate of every route: a random combination of the rows that were found is the gradient of that combination.
+
+For random cotangents r_kn the routes give rows J_n^T r_kn. With weights w_kn that are drawn afterwards,
+
+    sum_kn w_kn J_n^T r_kn  =  d/dtheta sum_n <s_n, f_n>,        s_n = sum_k w_kn r_kn,
+
+and the right-hand side is one plain gradient. A row that holds a part of another example's gradient is weighted by w_kn on the
+left and by that example's weight on the right, so it shows with probability one; so does a layer that computes something else
+than its closed form says, whoever changed it, and a derivative that was taken inside the forward. The identity holds per
+parameter, which names the one at fault.
+
+Gradients that are nothing but rounding differ whoever computes them. Where the two sides disagree, plain autograd is
+compared with itself, and only what it does not do to itself counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tangentlab.engine.batches import common_length, take_examples
+from tangentlab.engine.capture import gradients
+from tangentlab.engine.groups import Group
+from tangentlab.engine.layout import common_dtype
+from tangentlab.engine.network import Network, require_finite
+from tangentlab.engine.routes import Route, structured_factors
+
+TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
+"""Largest difference of two gradients of one parameter, relative to its largest entry, that counts as rounding."""
+_OWN_NOISE = 30
+"""How many times the difference of plain autograd from itself counts as rounding."""
+_SOME = 32
+"""Examples that are looked at one by one where a proof has failed."""
+_verifies: ContextVar[bool] = ContextVar("tangentlab_verify", default=True)
+
+Gradients = dict[str, Tensor]
+
+
+@contextmanager
+def verify(on: bool) -> Iterator[None]:
+    """Whether routes are proved inside the block: `with tangentlab.verify(False):` for models that have been proved before."""
+    token = _verifies.set(on)
+    try:
+        yield
+    finally:
+        _verifies.reset(token)
+
+
+def verifies(network: Network) -> bool:
+    """Whether the routes of this network are to be proved."""
+    return network.verify and _verifies.get()
+
+
+def random_weights(shape: Sequence[int], like: Tensor) -> Tensor:
+    """Numbers of either sign between 1/2 and 3/2: none is near zero and no two agree. Not of the caller's random stream."""
+    generator = torch.Generator(like.device).manual_seed(len(shape) + 7919 * torch.Size(shape).numel())
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+    drawn = torch.rand(tuple(shape), generator=generator, dtype=dtype, device=like.device).mul_(2).sub_(1)
+    return drawn.add_(drawn.sign(), alpha=0.5).to(like.dtype)
+
+
+def differs(found: Tensor, truth: Tensor, noise: float = 0.0) -> bool:
+    """Whether two gradients of one parameter differ by more than rounding."""
+    if truth.numel() == 0:
+        return False
+    allowed = TOLERANCE.get(truth.dtype, 0.2) * float(truth.abs().max()) + _OWN_NOISE * noise
+    return not float((found.reshape(truth.shape) - truth).abs().max()) <= allowed
+
+
+def unproved(network: Network, outputs: Tensor, routes: Sequence[Route]) -> dict[Group, str]:
+    """The groups whose closed form is not what plain autograd says, each with the parameter that shows it.
+
+    Cost: a backward pass to the layers for one or two cotangents, and one plain gradient.
+    """
+    claimed = [route for route in routes if route.structured]
+    if not claimed:
+        return {}
+    own = network.parameters()
+    parameters = {name: own[name] for route in claimed for name in route.group.names}
+    found, combined = _combined_rows(network, outputs, claimed, parameters)
+    truth = plain_gradient(outputs, parameters, combined)
+    for name, gradient in truth.items():
+        require_finite(gradient, f"The gradients of {name}")
+    wrong = [name for name in truth if differs(found[name], truth[name])]
+    if wrong:
+        noise = _own_noise(outputs, {name: parameters[name] for name in wrong}, combined, truth)
+        wrong = [name for name in wrong if differs(found[name], truth[name], noise[name])]
+    return {route.group: name for route in claimed for name in route.group.names if name in wrong}
+
+
+def _combined_rows(
+    network: Network, outputs: Tensor, routes: list[Route], parameters: Mapping[str, nn.Parameter]
+) -> tuple[Gradients, Tensor]:
+    """sum_kn w_kn J_n^T r_kn by name, and s (N, ...). Two cotangents where a call may ask for several at once."""
+    count = 2 if outputs[0].numel() > 1 else 1
+    cotangents = random_weights((count, *outputs.shape), outputs)
+    factors = structured_factors(outputs, routes, cotangents, common_dtype(network.parameters().values()))
+    weights = random_weights((count, outputs.shape[0]), outputs)
+    found = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+    for group, factor in factors.items():
+        pulled = factor.pull(weights.to(factor.left.dtype))
+        sizes = [parameters[name].numel() for name in group.names]
+        found |= dict(zip(group.names, pulled.split(sizes), strict=True))
+    return found, torch.einsum("kn,kn...->n...", weights, cotangents)
+
+
+def plain_gradient(outputs: Tensor, parameters: Mapping[str, nn.Parameter], cotangent: Tensor) -> Gradients:
+    """d/dtheta sum(outputs * cotangent) by name, nothing clever about it."""
+    found = gradients(outputs, list(parameters.values()), cotangent)
+    return {
+        name: torch.zeros_like(parameter) if gradient is None else gradient
+        for (name, parameter), gradient in zip(parameters.items(), found, strict=True)
+    }
+
+
+def _own_noise(
+    outputs: Tensor, parameters: Mapping[str, nn.Parameter], cotangent: Tensor, truth: Gradients
+) -> dict[str, float]:
+    """By how much the gradients of two halves of the cotangent miss the whole: rounding of plain autograd itself."""
+    half = cotangent * (random_weights(cotangent.shape, cotangent) > 0)
+    one = plain_gradient(outputs, parameters, half)
+    other = plain_gradient(outputs, parameters, cotangent - half)
+    return {name: float((one[name] + other[name] - truth[name]).abs().max()) for name in parameters}
+
+
+def examples_depend_on_each_other(network: Network, batch: Any, outputs: Tensor) -> bool:
+    """Whether an example alone has other outputs or gradients than in its batch; False where it cannot run alone.
+
+    Looks at up to 32 examples. Cost: two plain gradients each, one of them through the whole batch.
+    """
+    if common_length(batch) != outputs.shape[0]:
+        return False
+    parameters = network.parameters()
+    cotangent = random_weights(outputs.shape, outputs)
+    step, rounding = -(-outputs.shape[0] // _SOME), torch.finfo(outputs.dtype).eps * float(outputs.detach().abs().max())
+    for n in range(0, outputs.shape[0], step):
+        try:
+            alone = network(take_examples(batch, [n]))
+        except Exception:  # whatever the model says about one example: its batch is all there is
+            return False
+        if alone.shape != outputs[n : n + 1].shape or differs(alone[0].detach(), outputs[n].detach(), rounding):
+            return alone.shape == outputs[n : n + 1].shape
+        mask = torch.zeros_like(cotangent)
+        mask[n] = cotangent[n]
+        among = plain_gradient(outputs, parameters, mask)
+        own = plain_gradient(alone, parameters, cotangent[n : n + 1])
+        wrong = {name: parameters[name] for name in parameters if differs(own[name], among[name])}
+        if wrong:
+            noise = _own_noise(outputs, wrong, mask, among)
+            if any(differs(own[name], among[name], noise[name]) for name in wrong):
+                return True
+    return False

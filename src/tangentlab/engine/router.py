@@ -1,0 +1,215 @@
+"""Who may take the structured route: proposed by looking at this model on this batch, and proved before it is used.
+
+A group may if all its uses in the autograd graph are captured calls and every call has an axis of the examples. The axis is
+found by comparing the shapes of the calls on the batch with those on another number of its examples, so a sequence-first
+input with as many steps as examples is not mistaken; chains of torch's own layers are known (see `chain`), and a batch that
+cannot be cut by examples is searched for an axis along which the gradients separate. Whatever was found is then proved by
+one plain gradient (see `certificate`); what is not proved takes the exact fallback.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tangentlab.engine.batches import common_length, take_examples
+from tangentlab.engine.capture import Call, Captured, capture, output_gradients
+from tangentlab.engine.certificate import examples_depend_on_each_other, unproved, verifies
+from tangentlab.engine.chain import is_plain_chain
+from tangentlab.engine.graph import GraphFacts, leaves_of_call, read_graph
+from tangentlab.engine.groups import Group
+from tangentlab.engine.network import Network, grad_mode, require_finite
+from tangentlab.engine.routes import WHOLE, Route, Use
+from tangentlab.engine.snapshot import same_random_state, untouched
+from tangentlab.errors import ModelError
+from tangentlab.layers.conv import expected_ndim
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What is known about a pattern of calls: the example axis of every call, and why some groups are not proved."""
+
+    axes: list[int | None]
+    unproved: dict[Group, str]
+
+
+class Router:
+    """Chooses routes batch by batch; they are found and proved anew when the shapes or the graph of the calls change."""
+
+    def __init__(self, network: Network, groups: tuple[Group, ...]) -> None:
+        self.network, self.groups = network, groups
+        self._known: dict[tuple[Any, ...], Settled] = {}
+
+    def routes(self, captured: Captured, batch: Any) -> list[Route]:
+        """One route per group."""
+        facts = read_graph(captured.outputs)
+        live = [call for call in captured.calls if call.edge.node in facts.nodes]
+        key = (facts.signature, captured.outputs.shape, *((id(c.module), c.inputs.shape, c.output_shape) for c in live))
+        if key not in self._known:
+            with grad_mode(), untouched(self.network.model):  # activation checkpointing runs the forward again
+                self._known[key] = self._settled(captured, live, facts, batch)
+        settled = self._known[key]
+        return [
+            Route(route.group, reason=settled.unproved[route.group]) if route.group in settled.unproved else route
+            for route in self._proposed(live, settled.axes, facts)
+        ]
+
+    def _settled(self, captured: Captured, live: list[Call], facts: GraphFacts, batch: Any) -> Settled:
+        axes = self._found_axes(captured, live, batch)
+        if not verifies(self.network):
+            return Settled(axes, {})
+        routes = self._proposed(live, axes, facts)
+        failed = unproved(self.network, captured.outputs, routes)
+        if failed and examples_depend_on_each_other(self.network, batch, captured.outputs):
+            raise ModelError(f"{_MIXED} (Seen in the gradient of {next(iter(failed.values()))!r}.)")
+        return Settled(axes, {group: _UNPROVED.format(name) for group, name in failed.items()})
+
+    def _proposed(self, live: list[Call], axes: list[int | None], facts: GraphFacts) -> list[Route]:
+        parameters = self.network.parameters()
+        return [self._route(group, live, axes, facts, parameters) for group in self.groups]
+
+    def _route(
+        self, group: Group, live: list[Call], axes: list[int | None], facts: GraphFacts, parameters: dict[str, Any]
+    ) -> Route:
+        if group.reason:
+            return Route(group, reason=group.reason)
+        sites = {id(site.module): site for site in group.sites}
+        uses = [(call, axis) for call, axis in zip(live, axes, strict=True) if id(call.module) in sites]
+        for name in group.names:
+            consumers = facts.consumers.get(id(parameters[name]), 0)
+            if consumers != len(uses):
+                what = f"{consumers} operations of the graph use {name}, {len(uses)} calls of its module were seen"
+                return Route(group, reason=f"used outside its module ({what})")
+        own = {id(parameters[name]) for name in group.names}
+        if not all(own <= leaves_of_call(call.edge.node, call.origin) for call, _ in uses):
+            return Route(group, reason="a call of its module does not use it")
+        if any(axis is None for _, axis in uses):
+            return Route(group, reason="no axis of its input separates the examples")
+        if not all(call.input_unchanged for call, _ in uses):
+            return Route(group, reason="its input is modified in place after the call")
+        return Route(group, tuple(Use(call, sites[id(call.module)], axis) for call, axis in uses if axis is not None))
+
+    def _found_axes(self, captured: Captured, live: list[Call], batch: Any) -> list[int | None]:
+        plain = is_plain_chain(self.network, batch) and common_length(batch) == captured.examples
+        if plain and all(_fits(call, 0, captured.examples) for call in live):
+            return [0] * len(live)
+        found = self._probe(captured, live, batch)
+        return [self._admissible(call, axis) for call, axis in zip(live, found, strict=True)]
+
+    def _admissible(self, call: Call, axis: int | None) -> int | None:
+        """Only layers that act on each position alone may have their examples elsewhere than on the first axis."""
+        site = next(site for group in self.groups for site in group.sites if site.module is call.module)
+        if axis is None or site.rule.pointwise:
+            return axis
+        if axis == WHOLE:
+            axis = 0 if call.inputs.shape[:1] == (1,) and call.output_shape[:1] == (1,) else None
+        expected = expected_ndim(call.module)
+        return axis if axis == 0 and expected in (None, call.inputs.ndim) else None
+
+    def _probe(self, captured: Captured, live: list[Call], batch: Any) -> list[int | None]:
+        """Example axis of every live call, or None."""
+        examples = captured.examples
+        other = self._other(captured, batch)
+        if other is None:
+            return [WHOLE] * len(live) if examples == 1 else _searched(captured, live)
+        _require_independent(captured.outputs[:2], other.outputs[:2])
+        if examples == 1:
+            return [WHOLE] * len(live)
+        nodes = read_graph(other.outputs).nodes
+        calls = [call for call in other.calls if call.edge.node in nodes]
+        if [id(call.module) for call in calls] != [id(call.module) for call in live]:
+            return [None] * len(live)
+        return [_changed_axis(a, b, examples, other.examples) for a, b in zip(live, calls, strict=True)]
+
+    def _other(self, captured: Captured, batch: Any) -> Captured | None:
+        """The network on another number of examples, or None where the batch cannot be cut or has a fixed size.
+
+        A single example runs again as it is. Cutting the batch may leave the outputs alone (sequences first), but not
+        change another axis of them than the first, which is that of the examples.
+        """
+        length = common_length(batch)
+        index = [0, 0] if length == 1 else [0, 1, 0] if length == 2 else [0, 1]
+        if captured.examples > 1 and length is None:
+            return None
+        some = batch if captured.examples == 1 else take_examples(batch, index)
+        try:
+            with same_random_state():
+                other = capture(self.network, some, self.groups)
+        except Exception:  # whatever the model says about this number of examples, it accepts its own
+            return None
+        full, part = captured.outputs.shape, other.outputs.shape
+        if full[0] == part[0] and full != part:
+            raise ModelError(_MIXED)
+        if captured.examples == 1:
+            return other
+        return other if length == captured.examples and part[0] == len(index) else None
+
+
+def _fits(call: Call, axis: int | None, examples: int) -> bool:
+    if axis is None or axis == WHOLE:
+        return True
+    shapes = call.inputs.shape, call.output_shape
+    return all(len(shape) > axis and shape[axis] == examples for shape in shapes)
+
+
+def _changed_axis(full: Call, small: Call, examples: int, count: int) -> int | None:
+    """The axis, the same for input and output, along which one call has `examples` entries and the other `count`."""
+    axes = set()
+    for a, b in ((full.inputs.shape, small.inputs.shape), (full.output_shape, small.output_shape)):
+        changed = [axis for axis, (i, j) in enumerate(zip(a, b, strict=False)) if i != j]
+        if len(a) != len(b) or len(changed) != 1 or (a[changed[0]], b[changed[0]]) != (examples, count):
+            return None
+        axes.add(changed[0])
+    return axes.pop() if len(axes) == 1 else None
+
+
+def _searched(captured: Captured, calls: list[Call]) -> list[int | None]:
+    """The one axis of every call along which the gradients of the two halves of the examples separate, or None."""
+    result: list[int | None] = []
+    for call, grad in zip(calls, _halves(captured, calls), strict=True):
+        ranks = range(min(call.inputs.ndim, len(call.output_shape)))
+        candidates = [axis for axis in ranks if _fits(call, axis, captured.examples)]
+        clean = [axis for axis in candidates if _arrivals(grad, axis) == (True, False)]
+        result.append(clean[0] if len(clean) == 1 else None)
+    return result
+
+
+def _halves(captured: Captured, calls: list[Call]) -> list[Tensor]:
+    """Output-gradients (2, ...) at the calls, of the first and of the second half of the examples."""
+    half = captured.examples // 2
+    weights = torch.rand_like(captured.outputs) + 0.5
+    cotangents = torch.stack([weights, weights])
+    cotangents[0, half:], cotangents[1, :half] = 0, 0
+    grads = output_gradients(captured.outputs, calls, cotangents)
+    for grad in grads:
+        require_finite(grad, "The gradients at the layers of the model")
+    return grads
+
+
+def _arrivals(grad: Tensor, axis: int) -> tuple[bool, bool]:
+    """Whether anything of (2, ...) arrives in the own half of the axis, and in the other half."""
+    moved = grad.movedim(axis + 1, 1)
+    half = moved.shape[1] // 2
+    own = moved[0, :half].any() or moved[1, half:].any()
+    return bool(own), bool(moved[0, half:].any() or moved[1, :half].any())
+
+
+def _require_independent(full: Tensor, small: Tensor) -> None:
+    eps = torch.finfo(full.dtype).eps
+    tolerance = 4 * eps**0.5 * max(float(full.detach().abs().max()), eps**0.4)
+    if full.shape != small.shape or float((full - small).detach().abs().max()) > tolerance:
+        raise ModelError(_MIXED)
+
+
+_MIXED = (
+    "The outputs of one example depend on other examples of the batch (or change from call to call): the function of a single "
+    "example is not defined. Put the model in eval mode, remove batch statistics or noise from the forward, or pass "
+    "function=/forward= that evaluate examples independently with the example axis first."
+)
+_UNPROVED = (
+    "its closed form is not the gradient that plain autograd has for {} (the forward mixes rows of the batch, takes "
+    "derivatives itself, or computes something else than the layer)"
+)
