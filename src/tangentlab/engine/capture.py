@@ -20,6 +20,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from tangentlab.engine.groups import Group
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.snapshot import same_attributes
+from tangentlab.engine.turns import TURN
 from tangentlab.errors import ModelError
 
 
@@ -162,7 +163,7 @@ def _stacked(column: Sequence[Tensor | None]) -> Tensor | None:
 
 def gradients(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batched: bool = False) -> list[Tensor | None]:
     """`torch.autograd.grad` that keeps the graph, ignores gradient hooks on parameters and never gives sparse tensors."""
-    with _silent([leaf for leaf in inputs if isinstance(leaf, Tensor)]):
+    with TURN, _silent([leaf for leaf in inputs if isinstance(leaf, Tensor)]):
         grads = torch.autograd.grad(
             outputs, inputs, cotangents, is_grads_batched=batched, retain_graph=True, allow_unused=True
         )

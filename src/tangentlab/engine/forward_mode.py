@@ -25,30 +25,33 @@ from tangentlab.engine.chain import is_plain_chain
 from tangentlab.engine.fallback import Caller
 from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.snapshot import untouched
+from tangentlab.engine.turns import TURN
 from tangentlab.errors import ModelError, TangentlabError
 
 
 @contextmanager
 def no_fast_path() -> Iterator[None]:
     """Transformer layers call their own modules and functions, not one fused kernel."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+    with TURN:
+        before = torch.backends.mha.get_fastpath_enabled()
+        try:
+            torch.backends.mha.set_fastpath_enabled(False)
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
     """Kernels that support every kind of differentiation: math attention, no oneDNN, no transformer fast path."""
-    one_dnn = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
-    try:
-        with no_fast_path(), sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mkldnn.enabled = one_dnn
+    with TURN:
+        one_dnn = torch.backends.mkldnn.enabled
+        try:
+            torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+            with no_fast_path(), sdpa_kernel(SDPBackend.MATH):
+                yield
+        finally:
+            torch.backends.mkldnn.enabled = one_dnn
 
 
 def has_padding(model: nn.Module) -> bool:

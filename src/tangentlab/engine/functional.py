@@ -10,6 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from tangentlab.engine.turns import TURN
+
 
 def call_with(
     module: nn.Module, places: Mapping[str, Tensor], inputs: tuple[Any, ...], options: dict[str, Any] | None = None
@@ -19,7 +21,7 @@ def call_with(
     A forward that converts modules (`self.head = self.head.to(torch.float32)`) fails with a RuntimeError: on the tensors of
     a transform the conversion ends the process in torch itself.
     """
-    with _no_conversion():
+    with TURN, _no_conversion():
         return functional_call(module, dict(places), inputs, options, tie_weights=False)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tangentlab.engine.turns import TURN
+
 _CONTAINERS = {dict, OrderedDict, list, set}
 
 
@@ -24,26 +26,28 @@ def untouched(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Eval mode inside; every module's own mode comes back afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    with TURN:
+        modes = [(module, module.training) for module in model.modules()]
+        try:
+            model.eval()
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
 
 
 @contextmanager
 def same_random_state() -> Iterator[None]:
     """The random state only."""
-    state = torch.get_rng_state()
-    on_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    try:
-        yield
-    finally:
-        torch.set_rng_state(state)
-        if on_cuda is not None:
-            torch.cuda.set_rng_state_all(on_cuda)
+    with TURN:
+        state = torch.get_rng_state()
+        on_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        try:
+            yield
+        finally:
+            torch.set_rng_state(state)
+            if on_cuda is not None:
+                torch.cuda.set_rng_state_all(on_cuda)
 
 
 @contextmanager
@@ -54,15 +58,16 @@ def same_attributes(model: nn.Module) -> Iterator[None]:
     written and a graph may keep the copies. Attributes are put back by identity; lists, dicts and sets one level deep,
     which covers the modules' own tables of parameters, buffers and hooks. Cost: a copy of the buffers.
     """
-    saved = [_Space(vars(module)) for module in model.modules()]
-    copies: dict[int, Tensor] = {}
-    for space in saved:
-        space.work_on_copies(copies)
-    try:
-        yield
-    finally:
-        for space in saved:
-            space.restore()
+    with TURN:
+        saved = [_Space(vars(module)) for module in model.modules()]
+        copies: dict[int, Tensor] = {}
+        try:
+            for space in saved:
+                space.work_on_copies(copies)
+            yield
+        finally:
+            for space in saved:
+                space.restore()
 
 
 class _Space:
