@@ -11,12 +11,13 @@ export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint test-slow bench docs format clean
+.PHONY: help demo test lint test-slow trial bench docs format clean
 
 help:
 	@echo "make demo       the tour: Fisher matrices and tangent kernels of a small CNN on the embedded digits"
 	@echo "make test       lint, format check, types, tests"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "make trial      100,000 generated cases against plain autograd: two hours, goes on where it was stopped"
 	@echo "make bench      speed and memory, against other libraries where they are installed"
 	@echo "make docs       the documentation site, in site/"
 	@echo "make format     format the code and fix what the linter can"
@@ -47,6 +48,9 @@ lint: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	$(PY) -m pytest -n $(JOBS) -m slow
+
+trial: $(VENV)/.installed-test
+	$(PY) -m tests.trial --cases 100000 --jobs $(JOBS) --save
 
 bench: $(VENV)/.installed-test
 	$(PY) benchmarks/run.py

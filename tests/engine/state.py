@@ -40,10 +40,10 @@ def process_state() -> dict[str, Any]:
 
 def _fingerprint(value: Any) -> Any:
     if isinstance(value, Tensor):
-        facts = id(value), value._version, value.requires_grad, tuple(value.shape), value.detach().numpy().tobytes()
+        facts = id(value), value._version, value.requires_grad, tuple(value.shape), _bytes(value)
         grad = value.grad if value.is_leaf else None
         hooks = tuple(value._backward_hooks or ())
-        return *facts, hooks, None if grad is None else (id(grad), grad._version, grad.numpy().tobytes())
+        return *facts, hooks, None if grad is None else (id(grad), grad._version, _bytes(grad))
     if type(value) in (dict, OrderedDict):
         return tuple((key, _fingerprint(entry)) for key, entry in value.items())
     if type(value) in (list, tuple, set):
@@ -51,3 +51,8 @@ def _fingerprint(value: Any) -> Any:
     if isinstance(value, int | float | str | bool | type(None)):
         return value
     return id(value)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    """The values of a tensor of any type, bfloat16 included."""
+    return tensor.detach().to_dense().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -1,0 +1,99 @@
+"""Data in every form that users have it, with targets that fit a likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.trial.blocks.base import MIXES, Shape
+from tests.trial.choices import Choices
+from tests.trial.networks import TOKENS, Blueprint
+
+SIZES = [1, 2, 3, 4, 5, 6, 7, 8]
+ONE = ["tensor", "tuple", "list", "dict"]
+SEVERAL = ["list of tuples", "list of lists", "list of tensors", "loader", "shuffled", "generator"]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Batches as (inputs, targets), and a function that gives them (again) in the form the user has."""
+
+    batches: list[tuple[Tensor, Tensor]]
+    form: str
+    likelihood: str
+    give: Callable[[], Any] = field(repr=False)
+
+    @property
+    def examples(self) -> int:
+        """N."""
+        return sum(len(x) for x, _ in self.batches)
+
+    @property
+    def ambiguous(self) -> bool:
+        """A list of tensors of one shape and type could be one batch or several: it must be refused."""
+        parts = self.give() if self.form in ("list", "list of tensors") else []
+        return len(parts) > 1 and len({(part.shape, part.dtype) for part in parts}) == 1
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether targets travel along."""
+        return self.form not in ("tensor", "list of tensors")
+
+
+def make(choices: Choices, blueprint: Blueprint) -> Data:
+    """Data for a network; no more than about thirty outputs in all."""
+    o = choices
+    outputs = max(prod(blueprint.output_shape), 1)
+    largest = max(32 // outputs, 1)
+    counts = [size for size in SIZES if size <= largest]
+    form = o.pick("form", [f for f in ONE + SEVERAL if f != "shuffled" or MIXES not in blueprint.traits])
+    sizes = [o.pick("examples", counts)] + ([o.pick("more examples", [0, *counts])] if form in SEVERAL else [])
+    if form in ("loader", "shuffled"):  # the last batch is smaller
+        sizes = [sizes[0], min(sizes[1], sizes[0])]
+    if form == "list of tensors" and sizes[1]:  # by shapes alone it cannot be told from inputs and targets
+        sizes = [sizes[0], sizes[0]]
+    sizes = [size for size in sizes if size]
+    generator = torch.Generator().manual_seed(o.number("data seed", 0, 2**16))
+    dtype, likelihood = blueprint.dtype, blueprint.likelihood
+    batches = []
+    for size in sizes:
+        if blueprint.tokens:
+            x = torch.randint(TOKENS, (size, *blueprint.input_shape), generator=generator)
+        else:
+            x = torch.randn((size, *blueprint.input_shape), generator=generator).to(dtype)
+        batches.append((x, _targets(likelihood, size, blueprint.output_shape, dtype, generator)))
+    return Data(batches, form, likelihood, _giver(form, batches))
+
+
+def _targets(likelihood: str, size: int, shape: Shape, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    if likelihood == "regression":
+        return torch.randn((size, *shape), generator=generator).to(dtype)
+    if likelihood == "binary":
+        return torch.randint(2, (size, *shape), generator=generator).to(dtype)
+    classes, rest = (shape[0], shape[1:]) if likelihood == "segmentation" else (shape[-1], shape[:-1])
+    return torch.randint(classes, (size, *rest), generator=generator)
+
+
+def _giver(form: str, batches: list[tuple[Tensor, Tensor]]) -> Callable[[], Any]:
+    """A function that gives the data anew."""
+    x, y = batches[0]
+    whole = TensorDataset(torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]))
+    forms: dict[str, Callable[[], Any]] = {
+        "tensor": lambda: x,
+        "tuple": lambda: (x, y),
+        "list": lambda: [x, y],
+        "dict": lambda: {"x": x, "labels": y},
+        "list of tuples": lambda: list(batches),
+        "list of lists": lambda: [list(batch) for batch in batches],
+        "list of tensors": lambda: [x for x, _ in batches],
+        "loader": lambda: DataLoader(whole, batch_size=len(x)),
+        "shuffled": lambda: DataLoader(whole, batch_size=len(x), shuffle=True),
+        "generator": lambda: (batch for batch in batches),
+    }
+    return forms[form]

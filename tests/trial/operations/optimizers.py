@@ -1,0 +1,117 @@
+"""One step of every preconditioner: with infinite damping it is the gradient, and diagonals and blocks are exact."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import tangentlab as tl
+from tangentlab import optim
+from tangentlab.errors import InputError
+from tests.trial.blocks.base import MIXES, NOISE
+from tests.trial.choices import Choices, NoSuchCase
+from tests.trial.operations.base import Results, Work, operation
+from tests.trial.scene import Scene
+from tests.trial.truth import Truth, losses, scores
+
+HUGE = 1e14
+
+
+def _one_batch(scene: Scene) -> None:
+    if scene.place not in ("nowhere", "default double") or scene.function != "none" or scene.selection != "all":
+        raise NoSuchCase("training is done plainly")
+    if len(scene.data.batches) > 1 or scene.data.form not in ("tuple", "list"):
+        raise NoSuchCase("one step has one batch")
+
+
+def backward(scene: Scene) -> None:
+    """The gradients of the mean loss, left in .grad."""
+    x, y = scene.data.batches[0]
+    outputs = scene.call(scene.model, x)
+    losses(scene.data.likelihood, outputs[:, None] if outputs.ndim == 1 else outputs, y).mean().backward()
+
+
+def gradients(scene: Scene) -> dict[str, Tensor]:
+    """What is in .grad, zero where nothing is."""
+    trainable = {n: p for n, p in scene.model.named_parameters() if p.requires_grad}
+    return {n: torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for n, p in trainable.items()}
+
+
+@operation(2.5, dtypes=(torch.float64, torch.float32))
+def damped_step(o: Choices, scene: Scene) -> Work:
+    """A huge damping: every gradient is left alone or divided by the damping."""
+    _one_batch(scene)
+    name = o.pick("preconditioner", [n for n in optim.PRECONDITIONERS if n != "cg"])
+
+    if NOISE in scene.blueprint.traits:
+        raise NoSuchCase("no gradient to compare with")
+
+    def found() -> Results:
+        precond = optim.make_preconditioner(name, scene.model, damping=HUGE)
+        backward(scene)
+        precond.step()
+        treated = {n for row in precond.report().rows if row.treated for n in row.names}
+        return {n: grad * (HUGE if n in treated else 1.0) for n, grad in gradients(scene).items()}
+
+    def expected(truth: Truth) -> Results:
+        flat = truth.pulled(scores(scene.data.likelihood, truth.outputs, truth.targets)).mean(0)
+        return {n: flat[place].reshape(truth.shapes[n]) for n, place in truth.slices().items()}
+
+    return Work(found, expected, refusals=(InputError,), touches=True, measures=False, one_batch=True, slack=1e4)
+
+
+@operation(2, dtypes=(torch.float64,))
+def exact_step(o: Choices, scene: Scene) -> Work:
+    """Diagonal and block-diagonal steps against the second moment of per-example gradients."""
+    _one_batch(scene)
+    if scene.blueprint.traits & {MIXES, NOISE}:
+        raise NoSuchCase("no gradient of one example")
+    name, damping = o.pick("preconditioner", ["diagonal", "block-diagonal"]), 0.1
+    treated: list[tuple[str, ...]] = []
+
+    def found() -> Results:
+        precond = optim.make_preconditioner(name, scene.model, damping=damping)
+        backward(scene)
+        precond.step()
+        treated[:] = [row.names for row in precond.report().rows if row.treated]
+        return gradients(scene)
+
+    def expected(truth: Truth) -> Results:
+        every = truth.pulled(scores(scene.data.likelihood, truth.outputs, truth.targets))
+        places = truth.slices()
+        flat = every.mean(0)
+        for names in treated:
+            index = torch.cat([torch.arange(places[n].start, places[n].stop) for n in names])
+            own = every[:, index]
+            moment = own.t() @ own / len(own)
+            moment = torch.diag(moment.diagonal()) if name == "diagonal" else moment
+            step = torch.linalg.solve(moment + damping * torch.eye(len(moment)).double(), flat[index])
+            flat = flat.index_copy(0, index, step)
+        return {n: flat[place].reshape(truth.shapes[n]) for n, place in places.items()}
+
+    return Work(found, expected, refusals=(InputError,), touches=True, measures=False, one_batch=True, slack=100)
+
+
+@operation(1.5)
+def training(o: Choices, scene: Scene) -> Work:
+    """Two steps of NaturalSGD leave finite weights, whatever the network."""
+    _one_batch(scene)
+    name = o.pick("preconditioner", list(optim.PRECONDITIONERS))
+
+    def found() -> Results:
+        optimizer = tl.optim.NaturalSGD(scene.model, lr=1e-3, preconditioner=name, damping=1.0)
+        for _ in range(2):
+            optimizer.zero_grad()
+            backward(scene)
+            optimizer.step()
+        finite = [torch.isfinite(p).all() for p in scene.model.parameters()]
+        return {"finite": torch.stack(finite).all().double()}
+
+    return Work(
+        found,
+        lambda truth: {"finite": torch.ones(()).double()},
+        refusals=(InputError,),
+        touches=True,
+        measures=False,
+        one_batch=True,
+    )

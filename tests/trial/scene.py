@@ -1,0 +1,148 @@
+"""A network, its data and how it is called: all that an operation needs, with the truth about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.trial import data as data_forms
+from tests.trial.blocks.base import MIXES, NOISE, ODD, ROUNDS
+from tests.trial.blocks.strange import MODES
+from tests.trial.choices import Choices, NoSuchCase
+from tests.trial.data import Data
+from tests.trial.networks import Blueprint, build
+from tests.trial.truth import Truth, measure
+
+
+@contextmanager
+def _default_double() -> Iterator[None]:
+    old = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(old)
+
+
+PLACES: dict[str, Callable[[], AbstractContextManager]] = {
+    "nowhere": nullcontext,
+    "no_grad": torch.no_grad,
+    "inference mode": torch.inference_mode,
+    "default double": _default_double,
+    **MODES,
+}
+"""What surrounds the user's calls."""
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"none": lambda out: out, "square": torch.square}
+
+
+@dataclass
+class Scene:
+    """One network on its data. `same` is the truth in the network's own type, `truth` in float64 where it can be had."""
+
+    blueprint: Blueprint
+    data: Data
+    place: str
+    function: str
+    selection: str
+    record: dict[str, Any] = field(repr=False)
+    truth: Truth = field(init=False, repr=False)
+    same: Truth = field(init=False, repr=False)
+
+    @property
+    def model(self) -> nn.Module:
+        """The network that the library sees."""
+        return self.blueprint.model
+
+    def fresh(self) -> nn.Module:
+        """The same network once more."""
+        return build(Choices(deepcopy(self.record), None)).model
+
+    def around(self) -> AbstractContextManager:
+        """What surrounds the calls; a truth is taken with gradients, so nothing where it would forbid them."""
+        return PLACES[self.place]()
+
+    def call(self, model: nn.Module, x: Tensor) -> Tensor:
+        """What is differentiated."""
+        out = model(x)
+        out = out["logits"] if isinstance(out, dict) else out[0] if isinstance(out, tuple) else out
+        return FUNCTIONS[self.function](out)
+
+    def options(self) -> dict[str, Any]:
+        """layers=, forward= and function= of the library's calls."""
+        options: dict[str, Any] = {}
+        if self.selection != "all":
+            options["layers"] = self._layers()
+        picks = self.model.returns == "tuple"
+        change = FUNCTIONS[self.function]
+        if picks or self.function != "none":
+            options["function"] = lambda out, batch: change(out[0] if picks else _tensor(out))
+        return options
+
+    def _layers(self) -> Any:
+        first = self.selected()[0]
+        return {
+            "first": first,
+            "matrices": lambda name, p: p.ndim == 2,
+            "list": [*self.selected()],
+            "globs": "*weight*",
+        }[self.selection]
+
+    def selected(self) -> tuple[str, ...]:
+        """Names of the selected parameters."""
+        parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        names = {
+            "all": list(parameters),
+            "first": list(parameters)[:1],
+            "matrices": [n for n, p in parameters.items() if p.ndim == 2],
+            "list": list(parameters)[::2],
+            "globs": [n for n in parameters if "weight" in n],
+        }[self.selection]
+        if sum(parameters[name].numel() for name in names) == 0:
+            raise NoSuchCase("nothing is selected")
+        return tuple(names)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether a network in double precision computes partly in single precision."""
+        return ROUNDS in self.blueprint.traits and self.blueprint.dtype == torch.float64
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether the network as such may be refused."""
+        return bool(self.blueprint.traits & {MIXES, NOISE, ODD})
+
+    def find_truth(self) -> None:
+        """Measure `truth` and `same`."""
+        around = nullcontext if self.place in ("no_grad", "inference mode") else self.around
+        names = self.selected()
+        self.same = measure(self.fresh, self.call, self.data.batches, around).only(names)
+        self.truth = self.same
+        if self.blueprint.dtype != torch.float64:
+            try:
+                self.truth = measure(self.fresh, self.call, self.data.batches, around, torch.float64).only(names)
+            except RuntimeError:  # a block that fixes its type
+                self.truth = self.same
+
+
+def _tensor(out: Any) -> Tensor:
+    return out["logits"] if isinstance(out, dict) else out
+
+
+def make(choices: Choices) -> Scene:
+    """The scene of the decisions."""
+    network = choices.within("network")
+    blueprint = build(network)
+    data = data_forms.make(choices.within("data"), blueprint)
+    o = choices.within("call")
+    weights = [30, 1.5, 0.2, 0.5, *[0.4] * len(MODES)]
+    place = o.pick("place", list(PLACES), weights)
+    function = o.pick("function", list(FUNCTIONS), [12, 1]) if blueprint.likelihood == "regression" else "none"
+    selection = o.pick("selection", ["all", "first", "matrices", "list", "globs"], [20, 1, 1, 1, 1])
+    return Scene(blueprint, data, place, function, selection, deepcopy(network.record))
