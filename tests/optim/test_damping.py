@@ -1,12 +1,29 @@
 """The forms of damping, and what adaptive dampings decide."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
-from tangentlab.optim import LevenbergMarquardt, NoiseAware, Trial
+from tangentlab.optim import (
+    EKFAC,
+    KFAC,
+    BlockDiagonal,
+    ConjugateGradient,
+    Diagonal,
+    EKFACra,
+    LevenbergMarquardt,
+    NoiseAware,
+    Preconditioner,
+    Trial,
+)
 from tangentlab.optim.damping import balance, damped
+from tests.optim.truth import data, flat_gradient, tiny_conv, tiny_mlp
 
 
 def test_factored_damping_adds_to_the_eigenvalues_of_both_factors() -> None:
@@ -68,3 +85,63 @@ def test_the_damping_stays_within_its_bounds() -> None:
     for _ in range(3):
         damping.update(Trial(-1.0, 0.0, -1.0))
     assert damping.value == 0.05
+
+
+NETS = {"mlp": (tiny_mlp, (12, 4)), "conv": (tiny_conv, (6, 2, 4, 4))}
+BALANCED: dict[str, Callable[..., Preconditioner]] = {
+    "kfac by cholesky": partial(KFAC, pi=True),
+    "kfac by eigh": partial(KFAC, pi=True, inverse="eigh"),
+    "kfac, sua": partial(KFAC, pi=True, sua=True),
+    "ekfac": partial(EKFAC, pi=True),
+    "ekfac-ra": partial(EKFACra, pi=True),
+    "thin ekfac-ra": partial(EKFACra, pi=True, thin=True),
+    "plain kfac": partial(KFAC, damping_form="plain"),
+    "plain ekfac": partial(EKFAC, damping_form="plain"),
+    "diagonal": Diagonal,
+    "diagonal-ra": partial(Diagonal, running=True),
+    "block-diagonal": BlockDiagonal,
+    "cg": partial(ConjugateGradient, iterations=300, rtol=1e-12),
+}
+UNBALANCED = {"kfac": KFAC, "ekfac": EKFAC, "ekfac-ra": EKFACra}
+
+
+def natural_step(make: Callable[..., Preconditioner], net: str, scale: float, damping: float) -> np.ndarray:
+    """The second preconditioned gradient of a loss that is multiplied by a number."""
+    build, shape = NETS[net]
+    model: nn.Module = build()
+    precond = make(model, damping=damping)
+    for seed in (1, 2):
+        x, y = data(*shape, seed=seed)
+        model.zero_grad()
+        (scale * F.cross_entropy(model(x), y)).backward()
+        precond.step()
+    return flat_gradient(model)
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("scale", [100.0, 0.07])
+@pytest.mark.parametrize("name", BALANCED)
+def test_a_loss_times_c_makes_the_same_steps_over_c_with_the_damping_times_c_squared(
+    name: str, scale: float, net: str
+) -> None:
+    once = natural_step(BALANCED[name], net, 1.0, 0.05)
+    scaled = natural_step(BALANCED[name], net, scale, 0.05 * scale**2)
+    np.testing.assert_allclose(scale * scaled, once, rtol=1e-6, atol=1e-8 * np.abs(once).max())
+
+
+@pytest.mark.parametrize("name", [*BALANCED, *UNBALANCED])
+def test_with_the_same_damping_a_loss_of_another_scale_makes_other_steps_with_pi_or_without(name: str) -> None:
+    make = {**BALANCED, **UNBALANCED}[name]
+    assert cosine(natural_step(make, "mlp", 1.0, 0.05), natural_step(make, "mlp", 100.0, 0.05)) < 0.99
+
+
+@pytest.mark.parametrize("name", UNBALANCED)
+def test_without_pi_no_damping_undoes_the_scale_of_the_loss(name: str) -> None:
+    once = natural_step(UNBALANCED[name], "mlp", 1.0, 0.05)
+    dampings = 0.05 * 100.0 ** np.linspace(-1, 4, 41)
+    best = max(cosine(once, natural_step(UNBALANCED[name], "mlp", 100.0, damping)) for damping in dampings)
+    assert best < 0.95
