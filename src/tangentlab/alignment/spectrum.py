@@ -183,6 +183,13 @@ def estimate_spectrum(
     """
     if top < 1 or probes < 2:
         raise InputError(f"At least 1 top eigenpair and 2 probes are needed, not top={top} and probes={probes}.")
+    with kernel.frozen():
+        return _estimated(kernel, top, probes, steps, generator)
+
+
+def _estimated(
+    kernel: MatrixFree, top: int, probes: int, steps: int, generator: torch.Generator | None
+) -> KernelSpectrum:
     example = kernel._example()
     kind: dict[str, Any] = {"dtype": example.dtype, "device": example.device, "generator": generator}
     found = lanczos(kernel._product, kernel.dim, min(top, kernel.dim), **kind)

@@ -34,7 +34,7 @@ class Batches:
     """
 
     def __init__(self, data: Any, *, ordered: bool = False) -> None:
-        self._single, self._data = _read(data)
+        self._data = _read(data)
         if ordered and self.shuffles:
             raise InputError(
                 "The order of the examples matters here and this DataLoader shuffles: use shuffle=False, or fix one order "
@@ -78,14 +78,6 @@ class Batches:
         if empty:
             raise InputError("The loader is empty: there is no batch to compute anything from.")
 
-    def tensors(self) -> list[Tensor]:
-        """The tensors of a single batch given as such; what a loader yields is new every time."""
-        return (
-            [leaf for leaf in tree_flatten(plain_batch(self._data[0]))[0] if isinstance(leaf, Tensor)]
-            if self._single
-            else []
-        )
-
     def __len__(self) -> int:
         """Number of batches if known, else 0."""
         try:
@@ -94,12 +86,12 @@ class Batches:
             return 0
 
 
-def _read(data: Any) -> tuple[bool, Any]:
-    """Whether data are one batch, and an iterable of batches."""
+def _read(data: Any) -> Any:
+    """Data as an iterable of batches."""
     if isinstance(data, Batches):
-        return data._single, data._data
+        return data._data
     if is_batch(data):
-        return True, [data]
+        return [data]
     if data is None:
         raise InputError("No data: give a loader, a tensor, an (inputs, targets) tuple, a dict, or a list of these.")
     if isinstance(data, Dataset):
@@ -114,7 +106,7 @@ def _read(data: Any) -> tuple[bool, Any]:
             f"Cannot take batches from a {type(data).__name__}: give a loader, tensor, tuple or dict, or [batch] with "
             "forward=lambda model, batch: ..."
         )
-    return False, data
+    return data
 
 
 def is_batch(data: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from tangentlab.engine.batches import Batches
 from tangentlab.engine.capture import batched_grad
 from tangentlab.engine.fallback import Caller
 from tangentlab.engine.forward_mode import plain_kernels
+from tangentlab.engine.frozen import Keepsakes
 from tangentlab.engine.groups import Group
 from tangentlab.engine.losses import per_example
 from tangentlab.engine.memory import require_memory
@@ -48,12 +49,17 @@ class LossHessian:
         self.network, self.loss, self.progress = network, loss, progress
         self.batches = Batches(data).replayable()
         self._rung = 0
+        self._kept = Keepsakes(network.model)
         self.examples = 0
         for batch in self.batches:
             with torch.no_grad(), untouched(network.model):
                 outputs = network(batch)
                 require_finite(per_example(loss, outputs, batch), "The losses")
             self.examples += outputs.shape[0]
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """Inside, model and data stay as they are by promise, and the gradient of a single batch keeps its graph."""
+        return self._kept.scope()
 
     @property
     def layout(self) -> Any:
@@ -85,7 +91,7 @@ class LossHessian:
             reverse, context = rungs[self._rung]
             try:
                 with grad_mode(), untouched(self.network.model), context():
-                    return use(self._gradient(batch) if reverse else None).detach()
+                    return use(self._kept_gradient(batch) if reverse else None).detach()
             except TangentlabError:
                 raise
             except (RuntimeError, NotImplementedError) as error:
@@ -96,6 +102,12 @@ class LossHessian:
             f"No way to take second derivatives of this model: {' | '.join(problems)}. Replace that operation, or take "
             "GGN(...) or FIM(...), which need first derivatives only."
         )
+
+    def _kept_gradient(self, batch: Any) -> Tensor:
+        """The gradient, one for all products inside `frozen()` where there is one batch; each rung has its own graph."""
+        if len(self.batches) != 1:
+            return self._gradient(batch)
+        return self._kept.made(f"gradient of rung {self._rung}", partial(self._gradient, batch))
 
     def _gradient(self, batch: Any) -> Tensor:
         """Gradient of the summed loss, (d), with a graph."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from tangentlab.engine.batches import Batches, targets_of
 from tangentlab.engine.capture import one_at_a_time
 from tangentlab.engine.forward_mode import Linearization
+from tangentlab.engine.frozen import Keepsakes
 from tangentlab.engine.groups import Group
 from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.memory import memory_budget
@@ -183,19 +185,34 @@ class RowChunk:
     examples: int
     first: bool
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of inputs and output-gradients."""
+        return sum(factor.nbytes() for factor in self.factors.values())
+
 
 class Rows:
-    """All rows of a weighted Jacobian, streamed; can be gone through several times."""
+    """All rows of a weighted Jacobian, streamed; can be gone through several times.
+
+    Every pass looks at the model anew. Inside `frozen()` what one pass has learnt and computed is kept for the next.
+    """
 
     def __init__(
         self, network: Network, data: Any, weighting: Weighting, *, ordered: bool = False, progress: bool | None = None
     ) -> None:
         self.network, self.weighting, self.progress = network, weighting, progress
         self.batches = Batches(data, ordered=ordered).replayable()
-        self.engine = Engine(network)
         self.rung = 0
-        self._only: list[RowChunk] | None = None
-        self._only_of: tuple[float, ...] = ()
+        self.kept = Keepsakes(network.model)
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """Inside, model and data stay as they are by promise: see `engine.frozen`."""
+        return self.kept.scope()
+
+    @property
+    def engine(self) -> Engine:
+        """What sweeps the batches."""
+        return self.kept.made("engine", lambda: Engine(self.network))
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -204,26 +221,43 @@ class Rows:
 
     def sweeps(self, what: str) -> Iterator[tuple[int, Sweep]]:
         """(number, sweep) of every batch."""
+        engine = self.engine
         for number, batch in enumerate(track(self.batches, what, len(self.batches) or None, self.progress)):
-            yield number, self.engine.sweep(batch)
+            yield number, engine.sweep(batch)
 
     def linearizations(self, what: str) -> Iterator[Linearization]:
-        """f and its differential on every batch, one graph at a time; `rung` is that of the last one."""
+        """f and its differential on every batch, one graph at a time; `rung` is that of the last one.
+
+        The graph of a single batch may be kept.
+        """
+        if self.kept.first("a proof"):
+            self.network.trusted.clear()
         for batch in track(self.batches, what, len(self.batches) or None, self.progress):
-            linear = Linearization(self.network, batch, self.rung)
+            make = partial(Linearization, self.network, batch, self.rung)
+            linear = self.kept.made("linearization", make) if len(self.batches) == 1 else make()
             yield linear
             self.rung = linear.rung
 
     def __iter__(self) -> Iterator[RowChunk]:
-        """Chunks of rows. With one batch in one chunk, a second pass costs nothing while model and data are unchanged."""
-        if (chunk := self.kept) is not None:
+        """Chunks of rows. They are kept if all of them fit in half of the memory budget."""
+        if not self.kept.open:
+            return self._chunks(chunk_size)
+        chunks = self.kept.get("chunks")
+        return self._keeping(self._chunks(chunk_size)) if chunks is None else iter(chunks)
+
+    def _keeping(self, chunks: Iterable[RowChunk]) -> Iterator[RowChunk]:
+        held: list[RowChunk] = []
+        room, batches = memory_budget() // 2, 0
+        for chunk in chunks:
+            batches += chunk.first
+            if room:
+                held.append(chunk)
+                to_come = chunk.nbytes * (len(self.batches) - batches)
+                if sum(one.nbytes for one in held) + to_come > room:
+                    room, held = 0, []
             yield chunk
-            return
-        kept: list[RowChunk] | None = []
-        for chunk in self._chunks(chunk_size):
-            kept = None if kept is None or kept else [chunk]
-            yield chunk
-        self._only, self._only_of = kept, self._state()
+        if room:
+            self.kept.put("chunks", held)
 
     def apart(self) -> Iterator[RowChunk]:
         """The same in chunks as small as they are computed: where cotangents are backpropagated one after the other, each
@@ -243,43 +277,6 @@ class Rows:
                 index = range(start, min(start + step, count))
                 cotangents = self.weighting.cotangents(sweep.outputs, sweep.batch, number, index)
                 yield RowChunk(sweep.factors(cotangents), sweep.examples, first=start == 0)
-
-    @property
-    def kept(self) -> RowChunk | None:
-        """All rows, if they are at hand and still those of the model and the data as they are now."""
-        return self._only[0] if self._only and self._only_of == self._state() else None
-
-    def _state(self) -> tuple[float, ...]:
-        """Versions of the model's tensors and of the data held in memory, modules with modes and hooks, and autocast.
-
-        A change through `parameter.data`, or of the array behind a tensor, leaves the version alone, so two sums over each
-        tensor are looked at as well.
-        """
-        model = self.network.model
-        tensors = [*model.parameters(), *model.buffers(), *self.batches.tensors()]
-        flat = [tensor.detach().flatten() for tensor in tensors]
-        flat = [vector if vector.is_floating_point() else vector.double() for vector in flat]
-        sums = [float(number) for vector in flat for number in (vector.sum(), vector.dot(vector))]
-        modules = [
-            float(fact)
-            for module in model.modules()
-            for fact in (id(module), module.training, len(module._forward_hooks), len(module._forward_pre_hooks))
-        ]
-        cast = float(torch.is_autocast_enabled(tensors[0].device.type))
-        return (*(number for tensor in tensors for number in (id(tensor), tensor._version)), *sums, *modules, cast)
-
-    @contextmanager
-    def passing(self) -> Iterator[None]:
-        """Nothing is kept from passes inside for passes after it, by when the model may be another."""
-        self.release()
-        try:
-            yield
-        finally:
-            self.release()
-
-    def release(self) -> None:
-        """Forget what was kept for a second pass."""
-        self._only = None
 
 
 def chunk_size(sweep: Sweep, count: int) -> int:

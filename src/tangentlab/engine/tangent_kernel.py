@@ -37,7 +37,7 @@ class TangentFeatures:
     def __init__(self, network: Network, data: Any, weighting: Weighting, progress: bool | None) -> None:
         ordered = isinstance(weighting, Unweighted)
         self.rows = Rows(network, data, weighting, ordered=ordered, progress=progress)
-        self.batches = list(self.rows.batches)
+        self.engine, self.batches = self.rows.engine, list(self.rows.batches)
         self._first: dict[Group, OuterSum] | None = None
         self.sizes: dict[Group, float] = {}
         self.outputs = self.examples = 0
@@ -56,7 +56,7 @@ class TangentFeatures:
             first, self._first = self._first, None
             if set(groups) <= set(first):
                 return first
-        sweep = self.rows.engine.sweep(self.batches[number])
+        sweep = self.engine.sweep(self.batches[number])
         count = self.rows.weighting.count(sweep.outputs)
         if self.outputs and count != self.outputs:
             raise InputError(f"The number of outputs changes from batch to batch: {self.outputs}, then {count}.")
@@ -69,7 +69,7 @@ class TangentFeatures:
 
         `examples` counts the batches by their first axis where the first batch has its examples there, else only that one.
         """
-        self._first = self._factors(0, self.rows.groups)
+        self._first = self._factors(0, self.engine.groups)
         self.sizes = {group: factor.nbytes() * len(self.batches) for group, factor in self._first.items()}
         lengths = [common_length(batch) or 0 for batch in self.batches]
         swept = next(iter(self._first.values())).examples

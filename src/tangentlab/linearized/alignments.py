@@ -49,9 +49,8 @@ def alignments(
     rows = Rows(Network.of(model, layers, forward, function), loader, Unweighted(), ordered=True, progress=progress)
     size = rows.network.layout.numel * values.element_size()
     step = max(1, min(len(values), int(memory_budget() // (4 * size))))
-    parts = [_squared_averages(rows, values[start : start + step]) for start in range(0, len(values), step)]
-    rows.release()
-    return torch.cat(parts)
+    with rows.frozen():
+        return torch.cat([_squared_averages(rows, part) for part in values.split(step)])
 
 
 def rayleigh_quotients(model: nn.Module, loader: Any, targets: Tensor, **options: Any) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tangentlab.engine.frozen import all_frozen
 from tangentlab.errors import InputError, NumericsError
 from tangentlab.linearized.function_space import Columns, require_shape, times
 from tangentlab.linearized.modes import GradientDescent
@@ -34,9 +35,10 @@ class KernelTrajectory:
 
     def test(self, cross_kernel: Any, initial: Tensor | None = None) -> Tensor:
         """(T, points, ...): the outputs on other points, from their kernel to the training points and f0 on them."""
-        moved = torch.stack(
-            [self.columns.restore(times(cross_kernel, self.columns.lay_out(c))) for c in self.coefficients]
-        )
+        with all_frozen([cross_kernel]):
+            moved = torch.stack(
+                [self.columns.restore(times(cross_kernel, self.columns.lay_out(c))) for c in self.coefficients]
+            )
         if initial is None:
             return moved
         require_shape(initial, moved[0], "initial")
@@ -74,15 +76,16 @@ def kernel_descent(
     start = columns.lay_out(initial)
     outputs, dual, velocity = start, torch.zeros_like(start), torch.zeros_like(start)
     kept = []
-    for step in range(wanted[-1] + 1):
-        if step in wanted:
-            kept.append((outputs, dual))
-        if step == wanted[-1]:
-            break
-        slope = _slope(loss, outputs, columns) + weight_decay * dual
-        velocity = momentum * velocity + slope
-        dual = dual - lr * (slope + momentum * velocity if nesterov else velocity)
-        outputs = start + times(kernel, dual)
+    with all_frozen([kernel]):
+        for step in range(wanted[-1] + 1):
+            if step in wanted:
+                kept.append((outputs, dual))
+            if step == wanted[-1]:
+                break
+            slope = _slope(loss, outputs, columns) + weight_decay * dual
+            velocity = momentum * velocity + slope
+            dual = dual - lr * (slope + momentum * velocity if nesterov else velocity)
+            outputs = start + times(kernel, dual)
     return _trajectory(torch.tensor(wanted), kept, columns)
 
 
@@ -127,10 +130,11 @@ def kernel_flow(
     if span[1] == 0:
         return _trajectory(wanted, [(start, torch.zeros_like(start))], columns)
     options: dict[str, Any] = {"method": method, "t_eval": wanted.numpy(), "rtol": rtol, "atol": atol}
-    solution = solve_ivp(slope, span, zero, **options)
-    if not solution.success:
-        raise NumericsError(f"The flow could not be integrated: {solution.message}")
-    return _trajectory(wanted, [outputs(dual) for dual in solution.y.T], columns)
+    with all_frozen([kernel]):
+        solution = solve_ivp(slope, span, zero, **options)
+        if not solution.success:
+            raise NumericsError(f"The flow could not be integrated: {solution.message}")
+        return _trajectory(wanted, [outputs(dual) for dual in solution.y.T], columns)
 
 
 def _dim(kernel: Any) -> int:

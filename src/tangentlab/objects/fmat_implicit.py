@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tangentlab.engine.frozen import all_frozen, frozen_inside
 from tangentlab.engine.memory import memory_budget
 from tangentlab.engine.network import Network
 from tangentlab.engine.rows import Rows, Unweighted
@@ -24,7 +26,8 @@ class FMatImplicit(FMat):
 
     Memory: the activations of one batch and one parameter vector. Diagonal and trace are exact sums over streamed
     gradients; `solve` runs conjugate gradients, `top_eigenpairs` Lanczos. With trace=True the kernel is summed over outputs,
-    at one product per output. It holds the model, so it cannot be pickled; it speaks of the model as it is now.
+    at one product per output. It holds the model, so it cannot be pickled; it speaks of the model as it is now, and keeps
+    nothing from one call to the next except inside `with K.frozen():`.
     """
 
     def __init__(
@@ -60,6 +63,11 @@ class FMatImplicit(FMat):
     def _example(self) -> Tensor:
         return next(iter(self._rows.network.parameters().values())).detach()
 
+    def frozen(self) -> AbstractContextManager[None]:
+        """Inside, products may keep what they compute for the next: you promise that model and data stay as they are."""
+        return all_frozen([self._rows, self._other or self._rows])
+
+    @frozen_inside
     def _product(self, flat: Tensor) -> Tensor:
         """Centred on both sides if asked for; as many vectors at a time as their images in parameter space fit."""
         size = self._rows.network.layout.numel * flat.element_size()
@@ -77,6 +85,7 @@ class FMatImplicit(FMat):
             total += self._push.mv(self._pull.mv(FVector(spread))).data[:, output]
         return self._factor * total
 
+    @frozen_inside
     def diag(self) -> FVector:
         """|J_cn|^2 from streamed gradients; the means of a centred kernel by one product per output."""
         if self.is_cross:
@@ -103,7 +112,6 @@ class FMatImplicit(FMat):
                 parts = []
             parts.append(torch.stack([factor.squared_norms() for factor in chunk.factors.values()]).sum(0))
         yield torch.cat(parts)
-        self._rows.release()
 
     def to_dense(self) -> FMatDense:
         """The kernel by the engine's closed forms, without a product."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -35,6 +36,10 @@ class PushForward(ABC):
     def T(self) -> PullBack:
         """The transposed map."""
 
+    def frozen(self) -> AbstractContextManager[None]:
+        """As `MatrixFree.frozen`; data that are stored have nothing to keep."""
+        return nullcontext()
+
     def __matmul__(self, v: PVector) -> FVector:
         return self.mv(v)
 
@@ -56,6 +61,10 @@ class PullBack(ABC):
     @abstractmethod
     def mv(self, u: FVector) -> PVector:
         """J^T u. Also written `J.T @ u`."""
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """As `MatrixFree.frozen`; data that are stored have nothing to keep."""
+        return nullcontext()
 
     def __matmul__(self, u: FVector) -> PVector:
         return self.mv(u)
@@ -165,7 +174,7 @@ class PullBackDense(PullBack):
 
 
 class _ImplicitMap:
-    """Products by automatic differentiation; the model and the data are held, nothing else."""
+    """Products by automatic differentiation; the model and the data are held, nothing else outside of `frozen()`."""
 
     def __init__(self, rows: Rows) -> None:
         if getattr(rows.weighting, "chosen", None) is not None:
@@ -178,6 +187,10 @@ class _ImplicitMap:
     def from_rows(cls, rows: Rows) -> Any:
         """Keep the description."""
         return cls(rows)
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """Inside, the graph of a single batch is kept: you promise that model and data stay as they are."""
+        return self._rows.frozen()
 
 
 class PushForwardImplicit(_ImplicitMap, PushForward):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
+from tangentlab.engine.frozen import all_frozen, frozen_inside
 from tangentlab.errors import InputError
 from tangentlab.linalg import (
     CGReport,
@@ -87,6 +89,14 @@ class MatrixFree(ABC):
     def _on_vectors(self, v: Any, function: Any) -> Any:
         """Apply a function of rows (B, dim) to whatever kind of vector the matrix accepts."""
 
+    def frozen(self) -> AbstractContextManager[None]:
+        """A block in which products with an implicit matrix keep what they compute for the next.
+
+        Inside you promise that the model (parameters, buffers, attributes, modes, hooks) and the data stay as they are. Every
+        method does this for its own duration. A matrix that stores its numbers has nothing to keep.
+        """
+        return nullcontext()
+
     def _kind(self) -> dict[str, Any]:
         example = self._example()
         return {"dtype": example.dtype, "device": example.device}
@@ -126,8 +136,10 @@ class MatrixFree(ABC):
             reports.append(report)
             return solution
 
-        return self._on_vectors(v, run), reports[0]
+        with all_frozen([self, preconditioner]):
+            return self._on_vectors(v, run), reports[0]
 
+    @frozen_inside
     def top_eigenpairs(
         self,
         k: int = 10,
@@ -147,6 +159,7 @@ class MatrixFree(ABC):
         facts = found.residual_norms, found.matvecs, found.converged, found.message
         return Eigenpairs(found.eigenvalues, vectors, *facts)
 
+    @frozen_inside
     def estimate_trace(
         self,
         matvecs: int = 60,
@@ -168,10 +181,12 @@ class MatrixFree(ABC):
             return hutchinson_trace(self._product, self.dim, matvecs, **options)
         raise InputError(f"method must be 'hutch++', 'xtrace' or 'hutchinson', not {method!r}.")
 
+    @frozen_inside
     def estimate_diag(self, matvecs: int = 60, *, generator: torch.Generator | None = None) -> Estimate:
         """Unbiased estimate of the diagonal, flat (dim), with one standard error per entry (XDiag)."""
         return xdiag(self._product, self.dim, max(matvecs // 2, 2), generator=generator, **self._kind())
 
+    @frozen_inside
     def estimate_logdet(
         self,
         damping: float | None = None,
@@ -186,6 +201,7 @@ class MatrixFree(ABC):
         options: dict[str, Any] = {"probes": probes, "steps": steps, "generator": generator, **self._kind()}
         return slq_logdet(self._product, self.dim, damping=value, **options)
 
+    @frozen_inside
     def spectral_density(
         self,
         *,

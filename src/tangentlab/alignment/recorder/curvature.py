@@ -63,7 +63,6 @@ def curvature(view: View, products: int = 1) -> dict[str, float]:
     batch = take_examples(view.batch, range(min(EXAMPLES, len(view.logits))))
     rows = Rows(view.call.network(view.model), batch, SignedRoots(view.likelihood, view.generator), progress=False)
     norms = [factor.squared_norms().double().sum() for chunk in rows for factor in chunk.factors.values()]
-    rows.release()
     found = {"fisher_trace": float(torch.stack(norms).sum()) / min(EXAMPLES, len(view.logits))}
     loss = loss_for(view.likelihood)
     if loss is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch
 from torch import Tensor
 
+from tangentlab.engine.frozen import frozen_inside
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.memory import human_bytes, memory_budget, require_memory
 from tangentlab.errors import InputError, SolveError, StructureError
@@ -186,6 +187,7 @@ class PMat(MatrixFree):
         value = check_damping(damping, regul)
         return without_rounding(require_positive(self.eigvalsh(), value), value).log().sum()
 
+    @frozen_inside
     def sample(
         self, damping: float, *, samples: int | None = None, generator: torch.Generator | None = None
     ) -> PVector:

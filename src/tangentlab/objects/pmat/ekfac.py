@@ -150,14 +150,14 @@ class PMatEKFAC(BlockwisePMat):
     @classmethod
     def from_rows(cls, rows: Rows, corrected: bool = True, **options: Any) -> PMatEKFAC:
         """KFAC's factors, their eigenbasis, then (unless corrected=False) the second moments in it: two passes."""
-        chunks = rows if corrected else rows.apart()  # the rows themselves are kept for the second pass
-        result = cls.from_kfac(PMatKFAC.from_chunks(rows, chunks, **options))
-        result._rows, result._options = rows, options
-        if options.get("sharing") == "reduce":  # gradients leave the span of the inputs' means
-            result._complete_bases()
-        if corrected:
-            result._correct(rows)
-        rows.release()
+        with rows.frozen():
+            chunks = rows if corrected else rows.apart()  # the rows themselves are kept for the second pass
+            result = cls.from_kfac(PMatKFAC.from_chunks(rows, chunks, **options))
+            result._rows, result._options = rows, options
+            if options.get("sharing") == "reduce":  # gradients leave the span of the inputs' means
+                result._complete_bases()
+            if corrected:
+                result._correct(rows)
         return result
 
     @classmethod
@@ -206,8 +206,7 @@ class PMatEKFAC(BlockwisePMat):
         """
         rows = self._rows_of(data)
         self._complete_bases()
-        with rows.passing():
-            self._correct(rows)
+        self._correct(rows)
 
     def _complete_bases(self) -> None:
         self.blocks = {n: b.completed() if isinstance(b, EigenBlock) else b for n, b in self.blocks.items()}

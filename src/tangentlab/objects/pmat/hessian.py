@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tangentlab.engine.frozen import frozen_inside
 from tangentlab.engine.hessian import LossHessian
 from tangentlab.engine.rows import Rows
 from tangentlab.errors import StructureError
@@ -16,6 +18,9 @@ from tangentlab.objects.pvector import PVector
 
 class PMatImplicitHessian(PMat):
     """H v = 1/n sum_n (d^2 loss_n / dw^2) v: about four forward passes per batch. Memory: the graph of one batch.
+
+    An operation of several products (a solve, a Lanczos run), or a block `with H.frozen():`, makes the gradient and its graph
+    once where the data are one batch; a product is then one backward pass through them.
 
     H is symmetric and in general indefinite: `solve` needs a damping above the most negative eigenvalue, which
     `top_eigenpairs(1, which="bottom")` finds. Diagonal and trace take d products; `estimate_diag` and `estimate_trace` few.
@@ -35,9 +40,14 @@ class PMatImplicitHessian(PMat):
         """Keep the description."""
         return cls(hessian)
 
+    def frozen(self) -> AbstractContextManager[None]:
+        """Inside, products may keep what they compute for the next: you promise that model and data stay as they are."""
+        return self._hessian.frozen()
+
     def _product(self, flat: Tensor) -> Tensor:
         return self._hessian.product(flat) * self._factor
 
+    @frozen_inside
     def diag(self) -> PVector:
         """One product per parameter, no more memory than the largest layer's block."""
         parts: dict[str, Tensor] = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.network import untouched
-from tangentlab.engine.rows import RowChunk, Rows, chunk_size
+from tangentlab.engine.rows import Rows, chunk_size
 from tangentlab.errors import InputError, StructureError
 from tangentlab.layers import OuterSum
 from tangentlab.objects.pmat.base import PMat, Scalar
@@ -27,24 +28,25 @@ _FORWARD, _BACKWARD, _JVP, _VJP, _BY_ROWS = 1.0, 0.9, 3.0, 2.6, 2.2
 
 class PMatImplicit(PMat):
     """F v = 1/n sum_n J_n^T W_n J_n v, by whichever is cheaper: one Jacobian-vector and one vector-Jacobian product per
-    batch, or, for few cotangents or many products on one batch, layer by layer from output-gradients that are kept.
+    batch, or, for few cotangents or many products in one operation, layer by layer from output-gradients that are kept.
 
-    Memory: the activations of one batch (times the cotangents when they are kept, within the memory budget). Trace and
-    diagonal are exact sums over streamed gradients; `solve` runs conjugate gradients, `solve_cg` takes a preconditioner and
-    returns the convergence report. It holds the model, so it cannot be pickled or moved; it always speaks of the model as
-    it is now.
+    Memory: the activations of one batch (of all of them, times the cotangents, when gradients are kept and fit in half of the
+    memory budget). Trace and diagonal are exact sums over streamed gradients; `solve` runs conjugate gradients, `solve_cg`
+    takes a preconditioner and returns the convergence report. It holds the model, so it cannot be pickled or moved; it
+    always speaks of the model as it is now. Nothing is kept from one call to the next, except inside `with F.frozen():`.
     """
 
     def __init__(self, rows: Rows, factor: Any = 1.0) -> None:
         self._rows, self._factor = rows, factor
-        self._products, self._cotangents, self._may_keep = 0, 0, False
+        self._cotangents, self._may_keep = 0, False
         super().__init__(rows.network.layout, examples=0, likelihood=rows.weighting.name)
         for number, batch in enumerate(rows.batches):
             if number == 0:
                 sweep = rows.engine.sweep(batch)
                 outputs = sweep.outputs.detach()
                 self._cotangents = rows.weighting.count(outputs)
-                self._may_keep = len(rows.batches) == 1 and chunk_size(sweep, self._cotangents) == self._cotangents
+                whole = self._cotangents * len(rows.batches)
+                self._may_keep = whole > 0 and chunk_size(sweep, whole) == whole
             else:
                 with torch.no_grad(), untouched(rows.network.model):
                     outputs = rows.network(batch)
@@ -63,31 +65,34 @@ class PMatImplicit(PMat):
 
         return PMatImplicitHessian(hessian)
 
-    def _by_rows(self, vectors: int) -> bool:
-        """Whether products from rows are cheaper than automatic differentiation, counting those done so far."""
+    def frozen(self) -> AbstractContextManager[None]:
+        """Inside, products may keep what they compute for the next: you promise that model and data stay as they are."""
+        return self._rows.frozen()
+
+    def _by_rows(self, done: int, vectors: int) -> bool:
+        """Whether products from rows are cheaper than automatic differentiation, counting those done in this operation."""
         verified = self._rows.rung in self._rows.network.trusted
-        products = self._products + vectors
+        products = done + vectors
         sweeps = products / max(vectors, 1)
+        forwards = 1 if len(self._rows.batches) == 1 else sweeps
         rows = (_FORWARD + _BACKWARD * self._cotangents) * (1 if self._may_keep else sweeps) + _BY_ROWS * products
-        return rows <= _FORWARD * sweeps + (_JVP + _VJP) * (products + (not verified))
+        return rows <= _FORWARD * forwards + (_JVP + _VJP) * (products + (not verified))
 
     def _product(self, flat: Tensor) -> Tensor:
         flat = flat.detach()
-        kept = self._rows.kept
-        by_rows = kept is not None or self._by_rows(len(flat))
-        self._products += len(flat)
-        if not by_rows:
-            return self._product_by_autograd(flat)
-        return self._product_by_rows(flat, self._rows if kept is None else [kept])
+        done: Counter[str] = self._rows.kept.made("products", Counter)
+        by_rows = self._rows.kept.get("chunks") is not None or self._by_rows(done["vectors"], len(flat))
+        done["vectors"] += len(flat)
+        return self._product_by_rows(flat) if by_rows else self._product_by_autograd(flat)
 
-    def _product_by_rows(self, flat: Tensor, chunks: Iterable[RowChunk]) -> Tensor:
+    def _product_by_rows(self, flat: Tensor) -> Tensor:
         """1/n sum over rows r <r, v>, every layer from its inputs and output-gradients."""
-        total = torch.empty_like(flat)
-        for number, chunk in enumerate(chunks):
+        total, examples = torch.empty_like(flat), 0
+        for number, chunk in enumerate(self._rows):
+            examples += chunk.examples * chunk.first
             for vector, result in zip(flat, total, strict=True):
-                weights = self._pushed(chunk.factors, vector) * (self._factor / self.examples)
-                self._pull(chunk.factors, weights, result, add=number > 0)
-        return total
+                self._pull(chunk.factors, self._pushed(chunk.factors, vector), result, add=number > 0)
+        return total.mul_(self._factor / examples)
 
     def _pushed(self, factors: dict[Group, OuterSum], vector: Tensor) -> Tensor:
         """<r, v> of all rows (K, N)."""
@@ -110,47 +115,49 @@ class PMatImplicit(PMat):
                 total[place] = total[place] + piece if add else piece
 
     def _product_by_autograd(self, flat: Tensor) -> Tensor:
-        total = torch.zeros_like(flat)
+        total, examples = torch.zeros_like(flat), 0
         for number, linear in enumerate(self._rows.linearizations("products")):
+            examples += linear.outputs.shape[0]
             for row, vector in enumerate(flat):
                 tangent = linear.jvp(vector)
                 weighted = self._rows.weighting.weigh(linear.outputs.detach(), linear.batch, number, tangent)
                 total[row] += linear.vjp(weighted)
-        return total.mul_(self._factor / self.examples)
+        return total.mul_(self._factor / examples)
 
     def vTMv(self, v: PVector) -> Tensor:
         """1/n sum |Jt_n v|^2: one Jacobian-vector product per batch and vector, no backward."""
         if v.layout != self.layout:
             raise InputError(f"The vector belongs to other parameters: {v.layout!r}, the matrix to {self.layout!r}.")
         flat = v.flat.detach().reshape(-1, self.layout.numel)
-        total = flat.new_zeros(flat.shape[0])
+        total, examples = flat.new_zeros(flat.shape[0]), 0
         for number, linear in enumerate(self._rows.linearizations("quadratic forms")):
+            examples += linear.outputs.shape[0]
             for row, vector in enumerate(flat):
                 tangent = linear.jvp(vector)
                 weighted = self._rows.weighting.weigh(linear.outputs.detach(), linear.batch, number, tangent)
                 total[row] += (tangent * weighted).sum()
-        return (total * (self._factor / self.examples)).reshape(v.flat.shape[:-1])
+        return (total * (self._factor / examples)).reshape(v.flat.shape[:-1])
 
     def to_dense(self) -> Tensor:
         """The matrix (d, d), from its rows rather than from d products."""
         from tangentlab.objects.pmat.dense import PMatDense
 
         self.require_dense_memory(self.layout, self._example())
-        with self._rows.passing():
-            return PMatDense.from_rows(self._rows).to_dense() * self._factor
+        return PMatDense.from_rows(self._rows).to_dense() * self._factor
 
     def trace(self) -> Tensor:
         """1/n sum |r|^2 over all rows, without building them for layers with a closed form."""
-        with self._rows.passing():
-            total = sum(factor.squared_norms().sum() for chunk in self._rows for factor in chunk.factors.values())
-        return torch.as_tensor(total) * (self._factor / self.examples)
+        total, examples = self._example().new_zeros(()), 0
+        for chunk in self._rows:
+            examples += chunk.examples * chunk.first
+            total = total + sum(factor.squared_norms().sum() for factor in chunk.factors.values())
+        return total * (self._factor / examples)
 
     def diag(self) -> PVector:
         """1/n sum r^2."""
         from tangentlab.objects.pmat.diag import PMatDiag
 
-        with self._rows.passing():
-            return PMatDiag.from_rows(self._rows).diag() * self._factor
+        return PMatDiag.from_rows(self._rows).diag() * self._factor
 
     def scaled(self, factor: Scalar) -> PMat:
         """factor F."""

@@ -83,16 +83,17 @@ class PMatMixed(BlockwisePMat):
     @classmethod
     def from_rows(cls, rows: Rows, **options: Any) -> PMatMixed:
         """One pass, and a second one for EKFAC's second moments where EKFAC was chosen."""
-        result = super().from_rows(rows, **options)
-        result.prepare_spectra()
-        groups = {group.names: group for group in rows.groups}
-        bases = {n: b.to_eigen() for n, b in result.blocks.items() if hasattr(b, "to_eigen") and _corrects(n, options)}
-        if options.get("sharing") == "reduce":  # gradients leave the span of the inputs' means
-            bases = {names: block.completed() for names, block in bases.items()}
-        if bases:
-            second, _ = accumulate(rows, lambda _: {n: ((groups[n],), ScaleBuilder(b)) for n, b in bases.items()})
-            result.blocks |= second
-        rows.release()
+        with rows.frozen():
+            result = super().from_rows(rows, **options)
+            result.prepare_spectra()
+            groups = {group.names: group for group in rows.groups}
+            found = result.blocks.items()
+            bases = {n: b.to_eigen() for n, b in found if hasattr(b, "to_eigen") and _corrects(n, options)}
+            if options.get("sharing") == "reduce":  # gradients leave the span of the inputs' means
+                bases = {names: block.completed() for names, block in bases.items()}
+            if bases:
+                second, _ = accumulate(rows, lambda _: {n: ((groups[n],), ScaleBuilder(b)) for n, b in bases.items()})
+                result.blocks |= second
         return result
 
     def prepare_spectra(self) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
 
+from tangentlab.engine.frozen import all_frozen
 from tangentlab.objects.pmat.base import PMat
 from tangentlab.objects.pvector import PVector
 
@@ -21,6 +23,10 @@ class PMatProduct:
     def __init__(self, factors: Sequence[PMat]) -> None:
         self.factors = list(factors)
         self.layout = self.factors[0].layout
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """All factors at once."""
+        return all_frozen(self.factors)
 
     def mv(self, v: Any) -> Any:
         """F (G v). Also written `(F @ G) @ v`."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tangentlab.engine.frozen import all_frozen
 from tangentlab.engine.rows import Rows
 from tangentlab.errors import StructureError
 from tangentlab.objects.pmat.base import PMat
@@ -35,6 +37,10 @@ class PMatSum(PMat):
     def from_rows(cls, rows: Rows) -> PMat:
         """A sum is made by +, not from data."""
         raise StructureError("PMatSum is the result of F + G; build its terms with FIM(...).")
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """All terms at once."""
+        return all_frozen(term for _, term in self.terms)
 
     def _product(self, flat: Tensor) -> Tensor:
         return sum((factor * term._product(flat) for factor, term in self.terms), torch.zeros_like(flat))
