@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tangentlab import NTK, LayerCollection
+from tangentlab import NTK, LayerCollection, verify
 from tangentlab.alignment import LearningFlow, kernel_trace
 from tangentlab.errors import InputError
 from tests.alignment.linear import network, normal
@@ -68,11 +68,9 @@ def test_one_draw_is_one_backward_pass():
             out.register_hook(passed)
         return out
 
-    kernel_trace(model, inputs, forward=forward)
-    assert count <= 2  # the pass itself, and the engine's check of the example axis on a model it has not seen
-    first = count
-    kernel_trace(model, inputs, draws=None, forward=forward)
-    assert count - first >= first
+    with verify(False):
+        kernel_trace(model, inputs, forward=forward)
+        assert count == 1
 
 
 def trained(flow=None, steps=7, dropout=False):

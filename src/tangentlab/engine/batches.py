@@ -19,6 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from tangentlab.engine.turns import TURN
 from tangentlab.errors import InputError
 
 _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -63,16 +64,17 @@ class Batches:
         """The batches. What a loader draws (seeds of its workers, transforms) is not taken from the caller's stream."""
         empty, batches, state = True, None, torch.get_rng_state()
         while True:
-            outer = torch.get_rng_state()
-            torch.set_rng_state(state)
-            try:
-                batches = iter(self._data) if batches is None else batches
-                batch = next(batches)
-            except StopIteration:
-                break
-            finally:
-                state = torch.get_rng_state()
-                torch.set_rng_state(outer)
+            with TURN:
+                outer = torch.get_rng_state()
+                try:
+                    torch.set_rng_state(state)
+                    batches = iter(self._data) if batches is None else batches
+                    batch = next(batches)
+                except StopIteration:
+                    break
+                finally:
+                    state = torch.get_rng_state()
+                    torch.set_rng_state(outer)
             empty = False
             yield batch
         if empty:
