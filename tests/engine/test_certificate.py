@@ -321,10 +321,17 @@ def test_weights_of_a_proof_are_apart_from_zero_and_from_each_other() -> None:
 def test_the_tolerance_is_relative_to_the_largest_entry(dtype: torch.dtype) -> None:
     truth = torch.tensor([0.0, 1e3], dtype=dtype)
     step = torch.tensor([TOLERANCE[dtype] * 1e3, 0.0], dtype=dtype)
-    assert not differs(truth + 0.9 * step, truth)
+    assert not differs(truth + 0.2 * step, truth)
     assert differs(truth + 1.2 * step, truth)
-    assert not differs(truth + 1.2 * step, truth, noise=0.1 * TOLERANCE[dtype] * 1e3)
+    assert not differs(truth + 1.2 * step, truth, noise=0.5 * step)
     assert differs(truth * torch.nan, truth)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_many_small_differences_count_by_their_length(dtype: torch.dtype) -> None:
+    truth = torch.ones(1000, dtype=dtype)
+    assert not differs(truth + 0.2 * TOLERANCE[dtype], truth)
+    assert differs(truth + 0.35 * TOLERANCE[dtype], truth)
 
 
 class Attending(nn.Module):

@@ -31,8 +31,10 @@ from tangentlab.engine.network import Network, require_finite
 from tangentlab.engine.routes import Route, structured_factors
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
-"""Largest difference of two gradients of one parameter, relative to its largest entry, that counts as rounding."""
-_OWN_NOISE = 30
+"""Largest difference of two gradients of one parameter, relative to the largest entry, that counts as rounding."""
+_LENGTH = 0.25
+"""The same for the length of the difference, relative to the length of the gradient, as a part of the tolerance."""
+_OWN_NOISE = 8
 """How many times the difference of plain autograd from itself counts as rounding."""
 _SOME = 32
 """Examples that are looked at one by one where a proof has failed."""
@@ -64,12 +66,21 @@ def random_weights(shape: Sequence[int], like: Tensor) -> Tensor:
     return drawn.add_(drawn.sign(), alpha=0.5).to(like.dtype)
 
 
-def differs(found: Tensor, truth: Tensor, noise: float = 0.0) -> bool:
-    """Whether two gradients of one parameter differ by more than rounding."""
+def differs(found: Tensor, truth: Tensor, noise: Tensor | None = None) -> bool:
+    """Whether two gradients of one parameter differ by more than rounding, in the largest entry or in length.
+
+    noise: what rounding alone does to this gradient, of its shape.
+    """
     if truth.numel() == 0:
         return False
-    allowed = TOLERANCE.get(truth.dtype, 0.2) * float(truth.abs().max()) + _OWN_NOISE * noise
-    return not float((found.reshape(truth.shape) - truth).abs().max()) <= allowed
+    difference, tolerance = found.reshape(truth.shape) - truth, TOLERANCE.get(truth.dtype, 0.2)
+    for norm, part in ((torch.inf, 1.0), (2, _LENGTH)):
+        allowed = part * tolerance * torch.linalg.vector_norm(truth.double(), norm)
+        if noise is not None:
+            allowed = allowed + _OWN_NOISE * torch.linalg.vector_norm(noise.double(), norm)
+        if not bool(torch.linalg.vector_norm(difference.double(), norm) <= allowed):
+            return True
+    return False
 
 
 def unproved(network: Network, outputs: Tensor, routes: Sequence[Route]) -> dict[Group, str]:
@@ -120,12 +131,12 @@ def plain_gradient(outputs: Tensor, parameters: Mapping[str, nn.Parameter], cota
 
 def _own_noise(
     outputs: Tensor, parameters: Mapping[str, nn.Parameter], cotangent: Tensor, truth: Gradients
-) -> dict[str, float]:
+) -> Gradients:
     """By how much the gradients of two halves of the cotangent miss the whole: rounding of plain autograd itself."""
     half = cotangent * (random_weights(cotangent.shape, cotangent) > 0)
     one = plain_gradient(outputs, parameters, half)
     other = plain_gradient(outputs, parameters, cotangent - half)
-    return {name: float((one[name] + other[name] - truth[name]).abs().max()) for name in parameters}
+    return {name: one[name] + other[name] - truth[name] for name in parameters}
 
 
 def examples_depend_on_each_other(network: Network, batch: Any, outputs: Tensor) -> bool:
@@ -137,7 +148,8 @@ def examples_depend_on_each_other(network: Network, batch: Any, outputs: Tensor)
         return False
     parameters = network.parameters()
     cotangent = random_weights(outputs.shape, outputs)
-    step, rounding = -(-outputs.shape[0] // _SOME), torch.finfo(outputs.dtype).eps * float(outputs.detach().abs().max())
+    step = -(-outputs.shape[0] // _SOME)
+    rounding = torch.finfo(outputs.dtype).eps * outputs.detach().abs().amax(0)
     for n in range(0, outputs.shape[0], step):
         try:
             alone = network(take_examples(batch, [n]))
