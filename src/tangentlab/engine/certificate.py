@@ -29,6 +29,7 @@ from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.network import Network, require_finite
 from tangentlab.engine.routes import Route, structured_factors
+from tangentlab.engine.snapshot import untouched
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
 """Largest difference of two gradients of one parameter, relative to the largest entry, that counts as rounding."""
@@ -152,7 +153,8 @@ def examples_depend_on_each_other(network: Network, batch: Any, outputs: Tensor)
     rounding = torch.finfo(outputs.dtype).eps * outputs.detach().abs().amax(0)
     for n in range(0, outputs.shape[0], step):
         try:
-            alone = network(take_examples(batch, [n]))
+            with untouched(network.model):
+                alone = network(take_examples(batch, [n]))
         except Exception:  # whatever the model says about one example: its batch is all there is
             return False
         if alone.shape != outputs[n : n + 1].shape or differs(alone[0].detach(), outputs[n].detach(), rounding):
