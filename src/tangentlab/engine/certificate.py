@@ -133,11 +133,16 @@ def plain_gradient(outputs: Tensor, parameters: Mapping[str, nn.Parameter], cota
 def _own_noise(
     outputs: Tensor, parameters: Mapping[str, nn.Parameter], cotangent: Tensor, truth: Gradients
 ) -> Gradients:
-    """By how much the gradients of two halves of the cotangent miss the whole: rounding of plain autograd itself."""
+    """By how much the gradients of two halves of the cotangent miss the whole: rounding of plain autograd itself.
+
+    Never less than the precision of the largest gradient of all, for sums that happen to have no rounding at all.
+    """
     half = cotangent * (random_weights(cotangent.shape, cotangent) > 0)
     one = plain_gradient(outputs, parameters, half)
     other = plain_gradient(outputs, parameters, cotangent - half)
-    return {name: one[name] + other[name] - truth[name] for name in parameters}
+    largest = max(float(gradient.abs().max()) for gradient in truth.values() if gradient.numel())
+    least = {name: torch.finfo(gradient.dtype).eps * largest for name, gradient in truth.items()}
+    return {name: (one[name] + other[name] - truth[name]).abs() + least[name] for name in parameters}
 
 
 def examples_depend_on_each_other(network: Network, batch: Any, outputs: Tensor) -> bool:

@@ -6,8 +6,9 @@ forward mode with the default kernels, forward mode with plain kernels, two reve
 names the operation.
 
 Forward mode does not see everything that reverse mode sees: `torch.no_grad()` inside a forward does not stop tangents, and
-parameters that a model keeps in a list of its own get none. A rung is trusted after <u, J v> = <J^T u, v> holds for random u
-and v on this network; two reverse passes are the transpose by construction, and a plain chain of torch's own layers is known.
+parameters that a model keeps in a list of its own get none. Second derivatives of some operations are wrong, which two
+reverse passes would show. A rung is trusted after <u, J v> = <J^T u, v> holds for random u and v on this network; a plain chain
+of torch's own layers is known.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Linearization:
             method, context = rungs[self.rung]
             try:
                 with grad_mode(), untouched(self.network.model), context():
-                    known = self.rung in self.network.trusted or method == self._two_reverse_passes
+                    known = self.rung in self.network.trusted
                     if known or is_plain_chain(self.network, self.batch) or self._agrees(method):
                         self.network.trusted.add(self.rung)
                         return method(flat).detach()

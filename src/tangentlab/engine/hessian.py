@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tangentlab.engine.batches import Batches
 from tangentlab.engine.capture import batched_grad
+from tangentlab.engine.certificate import TOLERANCE, random_weights, verifies
 from tangentlab.engine.fallback import Caller
 from tangentlab.engine.forward_mode import plain_kernels
 from tangentlab.engine.frozen import Keepsakes
@@ -42,13 +43,16 @@ class LossHessian:
     """H = 1/n sum_n d^2 loss_n / dw^2 of a network on data; symmetric, in general indefinite.
 
     A product differentiates the gradient once more in reverse mode; where an operation has no second derivative under the
-    default kernels, plain kernels are tried, then forward mode over reverse mode, then an error names the operation.
+    default kernels, plain kernels are tried, then forward mode over reverse mode, then an error names the operation. A way
+    is trusted after <u, H v> = <v, H u> for random vectors: second derivatives of some operations of torch are wrong (those
+    of `torch._weight_norm` among them), and then they are not symmetric.
     """
 
     def __init__(self, network: Network, data: Any, loss: LossFunction, progress: bool | None = None) -> None:
         self.network, self.loss, self.progress = network, loss, progress
         self.batches = Batches(data).replayable()
         self._rung = 0
+        self._symmetric: set[int] = set()
         self._kept = Keepsakes(network.model)
         self.examples = 0
         for batch in self.batches:
@@ -91,7 +95,13 @@ class LossHessian:
             reverse, context = rungs[self._rung]
             try:
                 with grad_mode(), untouched(self.network.model), context():
-                    return use(self._kept_gradient(batch) if reverse else None).detach()
+                    gradient = self._kept_gradient(batch) if reverse else None
+                    asymmetric = self._asymmetric(gradient, batch)
+                    if not asymmetric:
+                        return use(gradient).detach()
+                problems.append(
+                    f"the second derivatives that torch has for {asymmetric} are not symmetric, so they are wrong"
+                )
             except TangentlabError:
                 raise
             except (RuntimeError, NotImplementedError) as error:
@@ -102,6 +112,29 @@ class LossHessian:
             f"No way to take second derivatives of this model: {' | '.join(problems)}. Replace that operation, or take "
             "GGN(...) or FIM(...), which need first derivatives only."
         )
+
+    def _asymmetric(self, gradient: Tensor | None, batch: Any) -> str:
+        """The name of a parameter whose block of H is not symmetric on this rung, or ''; looked at once per rung."""
+        if self._rung in self._symmetric or not verifies(self.network):
+            return ""
+        example = next(iter(self.network.parameters().values())).detach()
+        pair = random_weights((2, self.layout.numel), example)
+        if not self._is_symmetric(pair, gradient, batch):
+            for name, part in self.layout.slices.items():
+                block = torch.zeros_like(pair)
+                block[:, part] = pair[:, part]
+                if not self._is_symmetric(block, gradient, batch):
+                    return repr(name)
+            return "its parameters"
+        self._symmetric.add(self._rung)
+        return ""
+
+    def _is_symmetric(self, pair: Tensor, gradient: Tensor | None, batch: Any) -> bool:
+        """Whether <u, H v> = <v, H u>, up to rounding."""
+        images = self._multiply(gradient, pair, batch).detach().double()
+        products = (pair.double() * images.flip(0)).sum(1)
+        allowed = TOLERANCE.get(pair.dtype, 0.2) * float(images.norm(dim=1).sum())
+        return not abs(float(products[0] - products[1])) > allowed
 
     def _kept_gradient(self, batch: Any) -> Tensor:
         """The gradient, one for all products inside `frozen()` where there is one batch; each rung has its own graph."""
