@@ -1,5 +1,7 @@
 """Everything an OuterSum can do, against its rows, which other tests compare with autograd."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -247,3 +249,28 @@ def test_squares_of_products_do_not_depend_on_how_many_are_made_at_once(
     basis = draw(2, 5, 3)
     found = outer_module.square_sum_of_products(left, right, lambda product: product @ basis)
     assert close(found, (gradients @ basis).square().sum((0, 1)))
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(4, 3), nn.Linear(4, 3, bias=False), nn.Embedding(5, 3)], ids=str)
+def test_a_layer_that_nothing_reaches_has_gradients_of_zero_in_every_form(layer: nn.Module) -> None:
+    """An expert without tokens: no positions."""
+    layer, embedding = layer.double(), isinstance(layer, nn.Embedding)
+    x = torch.zeros(2, 0, dtype=torch.long) if embedding else draw(2, 0, 4)
+    for group in groups_of(layer):
+        factor = factors_of(layer, x, draw(3, 2, 0, 3), group)
+        size = sum(dict(layer.named_parameters())[name].numel() for name in group)
+        rows = torch.zeros(3, 2, size, dtype=torch.float64)
+        assert close(factor.rows(), rows)
+        assert close(factor.square_sum(), rows[0, 0]) and close(factor.squared_norms(), rows[..., 0])
+        assert close(factor.push(draw(size)), rows[..., 0]) and close(factor.pull(draw(3, 2)), rows[0, 0])
+        assert close(gram(factor, factor), rows.new_zeros(3, 2, 3, 2)) and close(
+            gram(factor, factor, trace=True), rows.new_zeros(2, 2)
+        )
+        for side, sharing in product(("left", "right"), ("expand", "reduce")):
+            covariance = factor.side_covariance(side, sharing)
+            gradient_side = factor.gradients == side
+            assert torch.isfinite(covariance).all() and (not covariance.any() or not gradient_side)
+        left, right = (
+            torch.eye(n, dtype=torch.float64)[None] for n in (factor.left.shape[-1], factor.homogeneous().shape[-1])
+        )
+        assert not factor.rotated_square_sum(left, right).any()

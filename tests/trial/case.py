@@ -133,9 +133,10 @@ def _judged(scene: Scene, work: Work) -> tuple[str, str]:
         detail = difference(found, work.expected(scene.truth), work.expected(scene.same), dtype, work.slack)
         outcome = SILENT if detail else EXACT
     after = model_state(scene.model)
-    if outcome in (EXACT, REFUSED, NEEDLESS) and after != before and not work.touches:
-        changed = [key for key in {*before, *after} if before.get(key) != after.get(key)]
-        return TOUCHED, f"{', '.join(sorted(changed)[:5])}"
+    changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
+    changed = [key for key in changed if not (work.draws and key == "random state")]
+    if outcome in (EXACT, REFUSED, NEEDLESS) and changed and not work.touches:
+        return TOUCHED, ", ".join(changed[:5])
     return outcome, detail
 
 

@@ -116,7 +116,7 @@ class Scene:
     @property
     def may_refuse(self) -> bool:
         """Whether the network as such may be refused."""
-        return bool(self.blueprint.traits & {MIXES, NOISE, ODD})
+        return bool(self.blueprint.traits & {MIXES, NOISE, ODD}) or not self.same.rows.any()
 
     def find_truth(self) -> None:
         """Measure `truth` and `same`."""

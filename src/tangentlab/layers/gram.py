@@ -72,7 +72,7 @@ class GramCost:
 
 
 def gram_costs(sizes: GramSizes, trace: bool, explicit: bool = False, kronecker: bool = True) -> list[GramCost]:
-    """Costs of the routes that apply. Explicit rows, or factors with outputs on both sides, leave only "rows"."""
+    """Costs of the routes that apply. Explicit rows, factors with outputs on both sides, or no positions leave only "rows"."""
     s, groups, outputs = sizes, sizes.groups, sizes.outputs
     square = outputs if trace else outputs**2
     each = s.examples + (0 if s.symmetric else s.others)
@@ -81,7 +81,7 @@ def gram_costs(sizes: GramSizes, trace: bool, explicit: bool = False, kronecker:
     row_bytes = outputs * each * groups * s.rows * s.columns * s.itemsize
     kernel_bytes = (1 if trace else square) * s.examples * s.others * s.itemsize
     costs = [GramCost("rows", make_rows + contract, min(row_bytes, _block_bytes(kernel_bytes)))]
-    if explicit or not kronecker:
+    if explicit or not kronecker or not s.positions:
         return costs
     if s.positions == 1:
         operations = groups * s.pairs * (2 * s.columns + 2 * square * s.rows)

@@ -83,7 +83,7 @@ class OuterSum:
 
     @property
     def positions(self) -> int:
-        """T, the number of terms in the sum."""
+        """T, the number of terms in the sum; 0 where nothing reached the layer."""
         return self.left.shape[3]
 
     @property
@@ -194,7 +194,7 @@ class OuterSum:
 
     def square_sum(self) -> Tensor:
         """sum over cotangents and examples of the squared gradient entries, (numel)."""
-        if self.positions > 1:
+        if self.positions != 1:
             step = max(1, ROWS_AT_ONCE // (self.outputs * self.numel * self.left.element_size()))
             chunks = [self.take_examples(n, min(n + step, self.examples)) for n in range(0, self.examples, step)]
             return torch.stack([chunk.rows().square().sum((0, 1)) for chunk in chunks]).sum(0)
@@ -222,9 +222,9 @@ class OuterSum:
         takes their sum for the gradient side and their mean for the input side (M = K N).
         """
         factors = self.left if side == "left" else self.homogeneous()
-        if sharing == "reduce" and factors.shape[3] > 1:
+        if sharing == "reduce" and self.positions != 1:
             gradient_side = self.gradients in (side, "both")
-            factors = factors.sum(3, keepdim=True) if gradient_side else factors.mean(3, keepdim=True)
+            factors = factors.sum(3, keepdim=True) / (1 if gradient_side else max(self.positions, 1))
         return stacked_rows(factors)
 
     def side_rows_count(self, side: str, sharing: str) -> int:

@@ -24,6 +24,7 @@ class Work:
     `ordered`: the order of examples matters, so shuffling loaders are refused. `refusals`: errors that are in order even for
     an ordinary network. `slack`: how much further than usual the results may be off (iterative methods). `touches`: whether
     the call may change the model. `measures`: whether noise must be refused. `one_batch`: the first batch is what it takes.
+    `draws`: whether the method itself is random.
     """
 
     found: Callable[[], Results]
@@ -34,6 +35,7 @@ class Work:
     touches: bool = False
     measures: bool = True
     one_batch: bool = False
+    draws: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ HUGE = 1e14
 def _one_batch(scene: Scene) -> None:
     if scene.place not in ("nowhere", "default double") or scene.function != "none" or scene.selection != "all":
         raise NoSuchCase("training is done plainly")
+    if any(p._backward_hooks for p in scene.model.parameters()):
+        raise NoSuchCase("what is in .grad is no gradient")
     if len(scene.data.batches) > 1 or scene.data.form not in ("tuple", "list"):
         raise NoSuchCase("one step has one batch")
 

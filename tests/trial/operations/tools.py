@@ -8,6 +8,7 @@ import torch
 
 import tangentlab as tl
 from tangentlab.engine.planner import WHAT
+from tangentlab.errors import ModelError
 from tangentlab.linearized import linearize
 from tests.trial.choices import Choices, NoSuchCase
 from tests.trial.operations.base import Results, Work, in_type, operation, random_vector
@@ -39,7 +40,7 @@ def linearized(o: Choices, scene: Scene) -> Work:
         change = truth.rows @ random_vector(truth.rows.shape[-1]) if moved else torch.zeros(truth.rows.shape[:2])
         return {"outputs": truth.outputs + change.t().reshape(truth.outputs.shape)}
 
-    return Work(found, expected, measures=False, one_batch=True)
+    return Work(found, expected, measures=False, one_batch=True, refusals=(ModelError,))
 
 
 @operation(1.5)
@@ -93,4 +94,4 @@ def eigenpairs(o: Choices, scene: Scene) -> Work:
         matrix = truth.weighted(fisher_of_outputs(name, truth.outputs))
         return {"value": torch.linalg.eigvalsh(matrix)[-1:], "residual": torch.zeros(())}
 
-    return Work(found, expected, slack=1e3)
+    return Work(found, expected, slack=1e3, draws=True)

@@ -206,7 +206,7 @@ class KronBuilder:
     def finish(self, examples: int) -> KronBlock:
         """Normalize both sides."""
         assert self.form is not None
-        counts = {side: self.positions if side == self.gradients else examples for side in self.sides}
+        counts = {side: max(self.positions, 1) if side == self.gradients else examples for side in self.sides}
         left, right = (total.finish(counts[side]) for side, total in self.sides.items())
         return KronBlock(left, right, self.form)
 
