@@ -136,6 +136,46 @@ class BareAndUnused(nn.Module):
         return self.fc(x) * self.scale + self.shift
 
 
+@animal(images(4, 3), fallback={"nothing": NO_FORM, "added": NO_FORM})
+class EmptyParameters(nn.Module):
+    """Parameters without entries, one of them part of the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nothing, self.added = nn.Parameter(torch.empty(0)), nn.Parameter(torch.empty(0, 2))
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x).tanh() + self.added.sum()
+
+
+_routed = dict.fromkeys(
+    [f"experts.{number}.{layer}.{kind}" for number in range(3) for layer in (0, 1) for kind in ("weight", "bias")],
+    "no axis",
+)
+
+
+@animal(images(4, 3), 10.0, fallback=_routed, name="Experts-one-without-tokens")
+@animal(images(1, 3), 10.0, name="Experts-one-example")
+class Experts(nn.Module):
+    """Examples are handed to experts by index; some get none."""
+
+    def __init__(self, crowd: float) -> None:
+        super().__init__()
+        self.router, self.head = nn.Linear(3, 3), nn.Linear(3, 2)
+        self.experts = nn.ModuleList([nn.Sequential(nn.LayerNorm(3), nn.Linear(3, 3)) for _ in range(3)])
+        self.crowd = torch.tensor([crowd, crowd, -crowd])
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = (self.router(x) + self.crowd.to(x.dtype)).softmax(-1)
+        weight, chosen = scores.max(-1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            rows = (chosen == number).nonzero()[:, 0]
+            out = out.index_add(0, rows, weight[rows, None] * expert(x[rows]))
+        return self.head(out.tanh())
+
+
 class PReLUOfEqualSizes(nn.Module):
     """As many channels as examples as outputs: vmap takes one axis for the other."""
 

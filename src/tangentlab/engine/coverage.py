@@ -114,7 +114,7 @@ def check(
     chosen = sorted({round(i * (size - 1) / max(max_outputs - 1, 1)) for i in range(min(max_outputs, size))})
     eye = torch.eye(size, dtype=torch.float64, device=sweep.outputs.device)[chosen]
     cotangents = eye[:, None].expand(-1, sweep.examples, -1).reshape(len(chosen), *sweep.outputs.shape)
-    factors = sweep.factors(cotangents)
+    factors = {group: factor for group, factor in sweep.factors(cotangents).items() if factor.numel}
     worst = dict.fromkeys(factors, (0.0, 0.0))
     with grad_mode(), untouched(double):
         outputs = network(x)

@@ -198,7 +198,7 @@ class LossHessian:
         if gradient is None:
             units = torch.eye(self.layout.numel, dtype=next(iter(parameters.values())).dtype)[index]
             return self._multiply(None, units, batch)[:, index]
-        if not gradient.requires_grad:
+        if not gradient.requires_grad or not len(index):
             return gradient.new_zeros((len(index), len(index)))
         part = gradient[index.to(gradient.device)]
         own = [parameters[name] for name in names]
