@@ -13,12 +13,13 @@ from tangentlab.errors import ModelError
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """Nodes reachable from the outputs, the number of consumers of each leaf by `id`, and the operations in order.
+    """Nodes reachable from the outputs, the leaves, the number of consumers of each by `id`, and the operations in order.
 
     Two graphs with one signature ran through the same operations, whatever the data decided.
     """
 
     nodes: frozenset[Node]
+    leaves: tuple[Tensor, ...]
     consumers: dict[int, int]
     signature: int
 
@@ -29,6 +30,7 @@ def read_graph(outputs: Tensor) -> GraphFacts:
     Reentrant checkpointing hides parameters from the graph, so it is refused.
     """
     consumers: dict[int, int] = {}
+    leaves: list[Tensor] = []
     seen: set[Node] = set()
     names: list[str] = []
     stack: list[Node] = [outputs.grad_fn] if outputs.grad_fn is not None else []
@@ -45,11 +47,13 @@ def read_graph(outputs: Tensor) -> GraphFacts:
             )
         for child, _ in _edges(node):
             if child.name().endswith("AccumulateGrad"):
-                leaf = id(child.variable)  # type: ignore[attr-defined]
-                consumers[leaf] = consumers.get(leaf, 0) + 1
+                leaf: Tensor = child.variable  # type: ignore[attr-defined]
+                if id(leaf) not in consumers:
+                    leaves.append(leaf)
+                consumers[id(leaf)] = consumers.get(id(leaf), 0) + 1
             else:
                 stack.append(child)
-    return GraphFacts(frozenset(seen), consumers, hash(tuple(names)))
+    return GraphFacts(frozenset(seen), tuple(leaves), consumers, hash(tuple(names)))
 
 
 def _edges(node: Node) -> Iterable[tuple[Node, int]]:

@@ -93,7 +93,7 @@ class Network:
         output = self._forward(batch)
         if whose := random.drawn():
             random.restore()
-            raise ModelError(_RANDOM.format(whose))
+            raise ModelError(RANDOM_FORWARD.format(whose))
         refuse_changes(written, _stamps(self.model))
         return output
 
@@ -117,7 +117,7 @@ def _stamps(model: nn.Module) -> list[tuple[Any, ...]]:
     return [(name, p.data_ptr(), p._version) for name, p in model.named_parameters()]
 
 
-_RANDOM = (
+RANDOM_FORWARD = (
     "The forward draws from the random generator of {}, so its outputs change from call to call and have no derivative as a "
     "function of one example: call model.eval(), or switch off what is random in the forward (dropout, stochastic depth, "
     "noise) with forward= or function= that evaluate examples independently of chance."

@@ -4,18 +4,20 @@
 dual numbers computes f and J v together, and its graph leads to v alone, so that the backward pass costs as much as that of
 f: a training step of a linearized network takes about 5/3 of an ordinary one.
 
-The ladder is that of `forward_mode`: default kernels, plain kernels, norms written out, reverse passes. A rung is trusted
-after it has been proved on the first batch: for random u and v, the gradient of <u, J v> in v is J^T u by reverse mode, and
-its inner product with v is <u, J v> itself; forward mode within forward mode must agree with reverse mode within reverse
-mode. The proof speaks of derivatives in the parameters. Where J v is differentiated in something else, start at
-`WRITTEN_OUT`: the differentials of torch's layer and instance norms take their statistics as constants when they are
-themselves differentiated, in forward and in reverse mode.
+The ladder is that of `forward_mode`: default kernels, plain kernels, norms written out, reverse passes, and reverse passes
+through the function's own tensors, for functions in which others cannot be put in their place (a list of parameters, a module
+that is converted, a checkpoint that runs later). A rung is trusted after it has been proved on the first batch: for random u
+and v, the gradient of <u, J v> in v is J^T u by plain reverse mode, and its inner product with v is <u, J v> itself; forward
+mode within forward mode must agree with reverse mode within reverse mode. The proof speaks of derivatives in the parameters.
+Where J v is differentiated in something else, start at `WRITTEN_OUT`: the differentials of torch's layer and instance norms
+take their statistics as constants when they are themselves differentiated, in forward and in reverse mode.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +32,8 @@ from tangentlab.errors import ModelError, TangentlabError
 Tensors = dict[str, Tensor]
 Call = Callable[[Tensors], Tensor]
 """A function of named tensors, such as the outputs of a network on one batch as a function of its parameters."""
+Own = Callable[[], tuple[Tensors, Tensor]]
+"""The same function as it is written: its own tensors by name, as leaves, and its value with a graph to them."""
 
 WRITTEN_OUT, REVERSE = 2, 3
 """Rungs of the ladder: forward mode with norms as elementary operations, and reverse passes only."""
@@ -44,25 +48,31 @@ class TangentMap:
     def __init__(self, order: int = 1, lowest: int = 0) -> None:
         self.order, self.lowest, self.rung, self.proved = order, lowest, lowest, False
 
-    def __call__(self, call: Call, values: Tensors, directions: Tensors) -> list[Tensor]:
+    def __call__(self, call: Call, values: Tensors, directions: Tensors, own: Own) -> list[Tensor]:
         """[f, J v, v^T H v, ...] of a function at `values`, with a graph to `directions`."""
-        rungs: list[Any] = [(_forward_mode, context) for context in (nullcontext, plain_kernels, _plain_norms)]
-        rungs += [(_reverse_mode, _plain_norms)]
+
+        def replaced() -> tuple[Tensors, Tensor]:
+            leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
+            return leaves, call(leaves)
+
+        forward = partial(_forward_mode, call, values)
+        rungs: list[Any] = [(forward, context) for context in (nullcontext, plain_kernels, _plain_norms)]
+        rungs += [(partial(_reverse_mode, start), _plain_norms) for start in (replaced, own)]
         problems = []
         while self.rung < len(rungs):
             method, context = rungs[self.rung]
             try:
                 with context():
-                    if self.proved or self._is_right(method, call, values):
+                    if self.proved or self._is_right(method, own, values):
                         self.proved = True
-                        found = method(call, values, directions, self.order)
+                        found = method(directions, self.order)
                         return found if torch.is_grad_enabled() else [term.detach() for term in found]
                 problems.append("forward mode disagrees with reverse mode")
             except TangentlabError:
                 raise
             except (RuntimeError, NotImplementedError, TypeError) as error:
-                with torch.no_grad():
-                    call(values)  # what is wrong with the function itself is the caller's to see
+                with torch.enable_grad():
+                    own()  # what is wrong with the function itself is the caller's to see
                 problems.append((str(error).splitlines() or [type(error).__name__])[0].rstrip("."))
             self.rung, self.proved = self.rung + 1, False
         self.rung = self.lowest
@@ -72,19 +82,18 @@ class TangentMap:
             f"No way to differentiate this model{times} along a direction: {reasons}. Replace that operation{way_out}."
         )
 
-    def _is_right(self, method: Any, call: Call, values: Tensors) -> bool:
+    def _is_right(self, method: Any, own: Own, values: Tensors) -> bool:
         """The proof on random u and v."""
-        leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
         with torch.enable_grad():
-            outputs = call(leaves)
+            leaves, outputs = own()
             generator = torch.Generator(outputs.device).manual_seed(0)
             u = _random_like(outputs, generator)
             pulled = _gradients(outputs, leaves, u)
             v = {name: _random_like(value, generator).requires_grad_() for name, value in values.items()}
-            image = method(call, values, v, self.order)
+            image = method(v, self.order)
             found = _gradients(image[1], v, u)
             with _plain_norms():
-                truth = _reverse_mode(call, values, v, 2)[2] if self.order == 2 else None
+                truth = _reverse_mode(own, v, 2)[2] if self.order == 2 else None
         v = {name: value.detach() for name, value in v.items()}
         tolerance = torch.finfo(outputs.dtype).eps ** 0.5 * _norm(pulled)
         tolerance += torch.finfo(outputs.dtype).eps ** 0.75 * float(u.norm())
@@ -168,11 +177,11 @@ def _forward_mode(call: Call, values: Tensors, directions: Tensors, order: int) 
     return derivatives({name: value.detach() for name, value in values.items()}, order)
 
 
-def _reverse_mode(call: Call, values: Tensors, directions: Tensors, order: int) -> list[Tensor]:
+def _reverse_mode(start: Own, directions: Tensors, order: int) -> list[Tensor]:
     """u -> J^T u is linear; its transpose applied to v is J v, and likewise for the derivative of J v."""
-    leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
     with torch.enable_grad():
-        found = [call(leaves)]
+        leaves, value = start()
+        found = [value]
         for _ in range(order):
             dummy = torch.zeros_like(found[-1], requires_grad=True)
             slopes = _gradients(found[-1], leaves, dummy)

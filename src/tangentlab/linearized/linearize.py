@@ -9,12 +9,14 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tangentlab.engine.forward_mode import has_padding
 from tangentlab.engine.functional import call_with
+from tangentlab.engine.graph import read_graph
 from tangentlab.engine.layout import LayerCollection
-from tangentlab.engine.network import eagerly, main_tensor, refuse_modes, require_module
+from tangentlab.engine.network import RANDOM_FORWARD, eagerly, main_tensor, refuse_modes, require_module
+from tangentlab.engine.randomness import RandomState
 from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.tangent_map import REVERSE, WRITTEN_OUT, TangentMap
 from tangentlab.errors import InputError, ModelError
@@ -77,12 +79,38 @@ class LinearizedModel(nn.Module):
 
         def call(values: dict[str, Tensor]) -> Tensor:
             placed = {place: values[name] for place, name in self._places.items()}
-            return main_tensor(call_with(self.base, placed, inputs, options))
+            with untouched(self.base):
+                return main_tensor(call_with(self.base, placed, inputs, options))
 
-        own = dict(self.base.named_parameters())
-        with untouched(self.base), eagerly():
-            values = {name: own[name].detach() for name in self.names}
-            return self._map(inputs, options)(call, values, self.displacements())[: self.order + 1]
+        def own() -> tuple[dict[str, Tensor], Tensor]:
+            copy = deepcopy(self.base)  # in which gradients may end
+            parameters = dict(copy.named_parameters())
+            leaves: dict[str, Tensor] = {name: parameters[name].requires_grad_() for name in self.names}
+            return leaves, main_tensor(copy(*inputs, **options))
+
+        parameters = dict(self.base.named_parameters())
+        values = {name: parameters[name].detach() for name in self.names}
+        tangents = self._map(inputs, options)
+        with untouched(self.base), eagerly():  # a checkpoint runs a part of the forward again
+            if not tangents.proved:
+                self._inspect(inputs, options)
+            return tangents(call, values, self.displacements(), own)[: self.order + 1]
+
+    def _inspect(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Refuse a forward that draws at random, or uses parameters that are not in the copy: the base is frozen."""
+        cut = tree_map(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, (inputs, options))
+        random = RandomState.now()
+        with torch.enable_grad(), untouched(self.base):
+            outputs = main_tensor(self.base(*cut[0], **cut[1]))
+            if whose := random.drawn():
+                raise ModelError(RANDOM_FORWARD.format(whose))
+        foreign = [leaf for leaf in read_graph(outputs).leaves if isinstance(leaf, nn.Parameter)]
+        if foreign:
+            raise ModelError(
+                f"The forward uses {len(foreign)} parameters (the first of shape {tuple(foreign[0].shape)}) that a copy of the "
+                "model does not take along, as a function does that holds a layer of its own: make them attributes that the "
+                "forward reads from the module."
+            )
 
     def _map(self, *inputs: Any) -> TangentMap:
         """A gradient in the inputs is a mixed derivative of the network, for which the first rungs are not proved."""

@@ -217,7 +217,7 @@ def noise(site: Site) -> Any:
         "rare depth": lambda m, x: depth(m, x, 0.01),
         "module": lambda m, x: m.drop(m.fc(x)),
         "categorical": lambda m, x: m.fc(x) * torch.multinomial(torch.ones(2), 1).to(x.dtype),
-        "permutation": lambda m, x: m.fc(x)[..., torch.randperm(f)],
+        "permutation": lambda m, x: m.fc(x) * torch.randperm(3)[0].to(x.dtype),
     }
     parts = {"drop": in_train_mode(nn.Dropout(0.3))} if how == "module" else {}
     return Apply(runs[how], fc=layer, **parts)

@@ -21,6 +21,8 @@ def linearized(o: Choices, scene: Scene) -> Work:
     """f + J v on every batch; the whole batch is one function, so examples may mix."""
     if scene.function != "none" or scene.model.returns == "tuple":
         raise NoSuchCase("the network itself is linearized")
+    if any(module.training for module in scene.model.modules()):
+        raise NoSuchCase("in eval mode")
     moved = o.pick("moved", [True, False], [3, 1])
     names = scene.selected()
 
@@ -40,7 +42,7 @@ def linearized(o: Choices, scene: Scene) -> Work:
         change = truth.rows @ random_vector(truth.rows.shape[-1]) if moved else torch.zeros(truth.rows.shape[:2])
         return {"outputs": truth.outputs + change.t().reshape(truth.outputs.shape)}
 
-    return Work(found, expected, measures=False, one_batch=True, refusals=(ModelError,))
+    return Work(found, expected, one_batch=True, refusals=(ModelError,))
 
 
 @operation(1.5)
