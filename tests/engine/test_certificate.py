@@ -146,6 +146,59 @@ def test_a_mixing_that_the_data_decide_is_seen_in_the_batch_in_which_it_happens(
         assert relative_error(rows, dense_jacobian(model, batch)) < 1e-12
 
 
+MOVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "indexed": lambda h: h[h[:, 0].argsort()],
+    "sorted and put back": lambda h: h[h[:, 0].argsort()].tanh()[h[:, 0].argsort().argsort()],
+    "selected": lambda h: h.index_select(0, h[:, 0].argsort()),
+    "gathered": lambda h: h.gather(0, h[:, :1].argsort(0).expand_as(h)),
+    "scattered": lambda h: torch.zeros_like(h).index_add(0, h[:, 0].argsort(), h),
+    "looked up": lambda h: F.embedding(h[:, 0].argsort(), h),
+    "rolled": lambda h: h.roll(int(h[0, 0] > h[1, 0]), 0),
+    "chosen": lambda h: torch.where(h[0, 0] > h[1, 0], h.flip(0), h),
+}
+
+
+@pytest.mark.parametrize("move", list(MOVES))
+def test_rows_that_the_data_move_are_seen_in_every_batch(move: str) -> None:
+    """The first batch is in order, so that nothing moves, and the others are not."""
+
+    class Moving(Mixing):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(torch.tanh(self.a(self.mix(torch.tanh(self.first(x))))))
+
+    torch.manual_seed(0)
+    model = Moving(MOVES[move], inputs=4)
+    model.first = nn.Linear(3, 4)
+    model, x = model.double(), torch.randn(5, 3, dtype=torch.float64)
+    order = model.first(x)[:, 0].argsort()
+    batches = [(x[order],), (x[order.flip(0)],), (x[order.roll(2)],)]
+    truth = torch.cat([dense_jacobian(model, batch[0]) for batch in batches], 1)
+    try:
+        assert relative_error(tl.Jacobian(model, batches).data, truth) < 1e-12
+    except ModelError as error:
+        assert "depend on other examples" in str(error)
+
+
+def test_a_batch_without_gradients_proves_nothing_about_the_next() -> None:
+    """The first batch leaves a layer behind dead units, and the layer computes something else than its class says."""
+
+    class Dead(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.a(x).view(-1, 2, 4)
+            return self.b(torch.relu((h + h.flip(1)).flatten(0, 1) + 100 * x[:, :1]))
+
+    model = Dead().double()
+    alive, dead = torch.rand(6, 3, dtype=torch.float64) + 1, -torch.rand(6, 3, dtype=torch.float64) - 1
+    batches = [(dead,), (dead,), (alive,)]
+    truth = torch.cat([dense_jacobian(model, batch[0]) for batch in batches], 1)
+    assert not truth[:, :12, :16].any() and truth[:, 12:, :16].any()
+    assert relative_error(tl.Jacobian(model, batches).data, truth) < 1e-12
+
+
 class Forces(nn.Module):
     """Minus the gradient of an energy in the positions, as in machine-learned force fields."""
 
@@ -260,10 +313,10 @@ def test_globally_patched_functions_and_modes_are_seen(patched: nn.Module) -> No
 
 def test_a_proof_is_made_once_per_batch_shape_and_call(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    original = certificate.unproved
+    original = certificate.proof
     from tangentlab.engine import router
 
-    monkeypatch.setattr(router, "unproved", lambda *args: made.append(len(args[1])) or original(*args))
+    monkeypatch.setattr(router, "proof", lambda *args: made.append(len(args[1])) or original(*args))
     model = nn.Sequential(*layers())
     tl.FIM(model, [(torch.randn(n, 3),) for n in (5, 5, 5, 2)], tl.PMatDiag)
     assert made == [5, 2]
@@ -278,7 +331,7 @@ def test_proofs_can_be_switched_off_for_one_call_or_for_a_block(how: str, monkey
     def never(*args: Any) -> None:
         raise AssertionError("a proof was made")
 
-    monkeypatch.setattr(router, "unproved", never)
+    monkeypatch.setattr(router, "proof", never)
     model, x, y = nn.Sequential(*layers()), torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 1])
     calls: list[Callable[..., Any]] = [
         lambda **o: tl.FIM(model, x, tl.PMatKFAC, **o),

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -84,14 +85,27 @@ def differs(found: Tensor, truth: Tensor, noise: Tensor | None = None) -> bool:
     return False
 
 
-def unproved(network: Network, outputs: Tensor, routes: Sequence[Route]) -> dict[Group, str]:
-    """The groups whose closed form is not what plain autograd says, each with the parameter that shows it.
+@dataclass(frozen=True)
+class Verdict:
+    """What a proof has shown.
+
+    Attributes:
+        failed: the groups whose closed form is not what plain autograd says, each with the parameter that shows it.
+        complete: whether every group that is used had a gradient; zeros prove nothing about the next batch.
+    """
+
+    failed: dict[Group, str]
+    complete: bool
+
+
+def proof(network: Network, outputs: Tensor, routes: Sequence[Route]) -> Verdict:
+    """Compare all closed forms with plain autograd.
 
     Cost: a backward pass to the layers for one or two cotangents, and one plain gradient.
     """
     claimed = [route for route in routes if route.structured]
     if not claimed:
-        return {}
+        return Verdict({}, True)
     own = network.parameters()
     parameters = {name: own[name] for route in claimed for name in route.group.names}
     found, combined = _combined_rows(network, outputs, claimed, parameters)
@@ -102,7 +116,9 @@ def unproved(network: Network, outputs: Tensor, routes: Sequence[Route]) -> dict
     if wrong:
         noise = _own_noise(outputs, {name: parameters[name] for name in wrong}, combined, truth)
         wrong = [name for name in wrong if differs(found[name], truth[name], noise[name])]
-    return {route.group: name for route in claimed for name in route.group.names if name in wrong}
+    failed = {route.group: name for route in claimed for name in route.group.names if name in wrong}
+    used = [name for route in claimed if route.uses for name in route.group.names]
+    return Verdict(failed, all(bool(truth[name].any()) for name in used))
 
 
 def _combined_rows(

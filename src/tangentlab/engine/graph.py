@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 from torch.autograd.graph import Node
@@ -15,7 +16,8 @@ from tangentlab.errors import ModelError
 class GraphFacts:
     """Nodes reachable from the outputs, the leaves, the number of consumers of each by `id`, and the operations in order.
 
-    Two graphs with one signature ran through the same operations, whatever the data decided.
+    Two graphs with one signature ran through the same operations, and through the same indices where an operation moves
+    entries to places that the data may decide (sorting, gathering, indexing).
     """
 
     nodes: frozenset[Node]
@@ -32,15 +34,18 @@ def read_graph(outputs: Tensor) -> GraphFacts:
     consumers: dict[int, int] = {}
     leaves: list[Tensor] = []
     seen: set[Node] = set()
-    names: list[str] = []
+    signature: list[Any] = []
     stack: list[Node] = [outputs.grad_fn] if outputs.grad_fn is not None else []
     while stack:
         node = stack.pop()
         if node in seen:
             continue
         seen.add(node)
-        names.append(node.name())
-        if names[-1].startswith("CheckpointFunctionBackward"):
+        name = node.name()
+        signature.append(name)
+        if name.startswith(_MOVING):
+            signature.append(_places(node))
+        if name.startswith("CheckpointFunctionBackward"):
             raise ModelError(
                 "The model uses reentrant activation checkpointing, which hides its parameters from the graph: "
                 "call torch.utils.checkpoint.checkpoint(..., use_reentrant=False)."
@@ -53,7 +58,28 @@ def read_graph(outputs: Tensor) -> GraphFacts:
                 consumers[id(leaf)] = consumers.get(id(leaf), 0) + 1
             else:
                 stack.append(child)
-    return GraphFacts(frozenset(seen), tuple(leaves), consumers, hash(tuple(names)))
+    return GraphFacts(frozenset(seen), tuple(leaves), consumers, hash(tuple(signature)))
+
+
+_MOVING = ("Index", "Gather", "Scatter", "Sort", "Topk", "Roll", "Where", "MaskedSelect", "Embedding", "Take")
+
+
+def _places(node: Node) -> tuple[bytes, ...]:
+    """The indices by which an operation moves entries, as far as autograd keeps them.
+
+    Those of a table of parameters are none, and a condition counts where it is one for all entries.
+    """
+    tables = all(child.name().endswith("AccumulateGrad") for child, _ in _edges(node))
+    if tables and node.name().startswith("Embedding"):
+        return ()
+    try:
+        saved = [getattr(node, f"_saved_{name}", None) for name in ("index", "indices", "mask", "condition", "shifts")]
+    except RuntimeError:  # freed or written since: autograd itself will complain where it matters
+        return ()
+    if node.name().startswith("Where"):
+        saved = [one for one in saved if isinstance(one, Tensor) and one.numel() == 1]
+    flat = [one for entry in saved for one in (entry if isinstance(entry, tuple | list) else [entry])]
+    return tuple(one.cpu().numpy().tobytes() if isinstance(one, Tensor) else repr(one).encode() for one in flat)
 
 
 def _edges(node: Node) -> Iterable[tuple[Node, int]]:

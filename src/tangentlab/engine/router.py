@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tangentlab.engine.batches import common_length, take_examples
 from tangentlab.engine.capture import Call, Captured, capture, output_gradients
-from tangentlab.engine.certificate import examples_depend_on_each_other, unproved, verifies
+from tangentlab.engine.certificate import examples_depend_on_each_other, proof, verifies
 from tangentlab.engine.chain import is_plain_chain
 from tangentlab.engine.graph import GraphFacts, leaves_of_call, read_graph
 from tangentlab.engine.groups import Group
@@ -30,10 +30,14 @@ from tangentlab.layers.conv import expected_ndim
 
 @dataclass(frozen=True)
 class Settled:
-    """What is known about a pattern of calls: the example axis of every call, and why some groups are not proved."""
+    """What is known about a pattern of calls: the example axis of every call, and why some groups are not proved.
+
+    `final` is False where gradients were zero and the next batch has to be looked at too.
+    """
 
     axes: list[int | None]
     unproved: dict[Group, str]
+    final: bool = True
 
 
 class Router:
@@ -48,7 +52,7 @@ class Router:
         facts = read_graph(captured.outputs)
         live = [call for call in captured.calls if call.edge.node in facts.nodes]
         key = (facts.signature, captured.outputs.shape, *((id(c.module), c.inputs.shape, c.output_shape) for c in live))
-        if key not in self._known:
+        if key not in self._known or not self._known[key].final:
             with grad_mode(), untouched(self.network.model):  # activation checkpointing runs the forward again
                 self._known[key] = self._settled(captured, live, facts, batch)
         settled = self._known[key]
@@ -62,10 +66,10 @@ class Router:
         if not verifies(self.network):
             return Settled(axes, {})
         routes = self._proposed(live, axes, facts)
-        failed = unproved(self.network, captured.outputs, routes)
-        if failed and examples_depend_on_each_other(self.network, batch, captured.outputs):
-            raise ModelError(f"{_MIXED} (Seen in the gradient of {next(iter(failed.values()))!r}.)")
-        return Settled(axes, {group: _UNPROVED.format(name) for group, name in failed.items()})
+        verdict = proof(self.network, captured.outputs, routes)
+        if verdict.failed and examples_depend_on_each_other(self.network, batch, captured.outputs):
+            raise ModelError(f"{_MIXED} (Seen in the gradient of {next(iter(verdict.failed.values()))!r}.)")
+        return Settled(axes, {g: _UNPROVED.format(name) for g, name in verdict.failed.items()}, verdict.complete)
 
     def _proposed(self, live: list[Call], axes: list[int | None], facts: GraphFacts) -> list[Route]:
         parameters = self.network.parameters()
