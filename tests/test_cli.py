@@ -16,6 +16,7 @@ from tangentlab.cli import app
 from tangentlab.engine.memory import human_bytes
 from tangentlab.experiments.bench.folder import runs_below
 from tangentlab.experiments.bench.registry import ENVIRONMENT
+from tangentlab.experiments.bench.rows import dump_rows, read_rows
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ("list", "run", "show", "gallery", "check", "replay")
@@ -148,10 +149,33 @@ def test_run_show_gallery_and_replay_work_together(tmp_path: Path):
     assert code == 0 and "1 experiment in" in text and (tmp_path / "runs" / "gallery.html").exists()
     code, text = tangentlab("replay", str(folder.config_file))
     assert code == 0 and "the same numbers: all 8 rows are identical" in text
-    rows = folder.metrics_file.read_text().replace('"value": 3.0', '"value": 3.25')
-    folder.metrics_file.write_text(rows)
+    rows = [{**row, "value": 3.25} if row.get("value") == 3.0 else row for row in read_rows(folder.metrics_file)]
+    folder.metrics_file.write_text(dump_rows(rows))
     code, text = tangentlab("replay", str(folder.config_file))
     assert code == 1 and "4 of 8 rows differ" in text
+
+
+@pytest.mark.usefixtures("in_process")
+def test_replay_refuses_damaged_metrics_before_it_runs(tmp_path: Path):
+    assert tangentlab("run", "toy-claims", "--scale", "smoke")[0] == 0
+    (folder,) = runs_below(tmp_path / "runs")
+    folder.metrics_file.write_text(folder.metrics_file.read_text().replace("2.0", "3.0"))
+    for words in (("replay", str(folder.config_file)), ("show", "toy-claims", "--redraw")):
+        code, text = tangentlab(*words)
+        assert code == 2 and "is damaged: line" in text and "--resume" in text
+    assert runs_below(tmp_path / "runs") == [folder]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_file_where_runs_or_pages_should_go_is_one_sentence(tmp_path: Path):
+    (tmp_path / "file").write_text("mine")
+    code, text = tangentlab("run", "toy-claims", "--scale", "smoke", "--out", "file")
+    assert code == 2 and "file cannot be written" in text and "another name" in text
+    assert tangentlab("run", "toy-claims", "--scale", "smoke")[0] == 0
+    for target in ("file/gallery.html", "."):
+        code, text = tangentlab("gallery", "--to", target)
+        assert code == 2 and "cannot be written" in text
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.usefixtures("in_process")

@@ -117,7 +117,7 @@ def run(
     A run that was interrupted or killed goes on with `--resume` and ends with the same numbers. Exit codes: 0 done; 1 a
     seed failed, a claim was never measured, or (`--strict`) a claim is not held; 2 wrong usage; 130 interrupted.
     """
-    from tangentlab.experiments.bench.errors import RunError
+    from tangentlab.errors import TangentlabError
     from tangentlab.report.console import show_error, show_plan
 
     with _friendly_errors():
@@ -131,7 +131,7 @@ def run(
         try:
             outcome = _run_one(config, out, resume, workers)
             code = max(code, outcome.exit_code(strict))
-        except RunError as error:  # the experiments after it can still run
+        except TangentlabError as error:  # the experiments after it can still run
             show_error(f"{config.experiment}: {error}")
             code = max(code, 2)
             continue
@@ -180,6 +180,7 @@ def gallery(
     """
     from tangentlab.experiments.bench.errors import RunError
     from tangentlab.experiments.bench.folder import runs_below
+    from tangentlab.files import make_folder
     from tangentlab.report.console import say
     from tangentlab.report.gallery import write_gallery
 
@@ -187,7 +188,7 @@ def gallery(
         if not folder.is_dir():
             raise RunError(f"there is no folder '{folder}'; `tangentlab run` makes run folders in '{DEFAULT_OUT}'")
         page = target if target is not None else folder / "gallery.html"
-        page.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(page.parent)
         count = write_gallery([run.path for run in runs_below(folder)], page)
         say(f"{count} experiment{'s' if count != 1 else ''} in {page}")
         if browse:
@@ -228,14 +229,17 @@ def replay(
     from tangentlab.experiments.bench.compare import compare_runs
     from tangentlab.experiments.bench.folder import RunFolder, read_config
     from tangentlab.experiments.bench.provenance import provenance
+    from tangentlab.experiments.bench.rows import read_rows
     from tangentlab.report.console import show_comparison
 
     with _friendly_errors():
         wanted = replace(read_config(config), provenance=provenance())
+        first = RunFolder(config.parent)
+        read_rows(first.metrics_file)  # damage is better told before the work than after it
         outcome = _run_one(wanted, out, False, workers)
         code = outcome.exit_code()
-        if not code and (config.parent / "metrics.jsonl").exists():
-            comparison = compare_runs(RunFolder(config.parent), outcome.folder)
+        if not code and first.metrics_file.exists():
+            comparison = compare_runs(first, outcome.folder)
             show_comparison(comparison)
             code = int(not comparison.identical)
     if code:

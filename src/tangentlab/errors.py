@@ -21,6 +21,10 @@ class DataFileError(TangentlabError, OSError):
     """A data file is missing, truncated or not what its name says."""
 
 
+class DiskError(TangentlabError, OSError):
+    """A file or folder cannot be read or written: a full disk, a read-only folder, a file where a folder is needed."""
+
+
 class MemoryBudgetError(TangentlabError, MemoryError):
     """The result would not fit: what it needs, what there is, and which representation would fit."""
 

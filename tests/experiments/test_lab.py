@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tangentlab.errors import DataFileError
-from tangentlab.experiments import Lab, find
+from tangentlab.experiments import Lab, Results, find
 from tangentlab.experiments.bench.checkpoints import CheckpointStore
-from tangentlab.experiments.bench.errors import RunStopped
+from tangentlab.experiments.bench.errors import RunError, RunStopped
 from tangentlab.experiments.bench.folder import RunFolder
 from tangentlab.experiments.bench.rows import read_rows
 from tangentlab.experiments.bench.runner import make_config
@@ -72,10 +72,13 @@ def test_a_stage_is_computed_once_and_its_log_is_kept(lab: Callable[..., Lab]):
     assert len(calls) == 1 and [row["table"] for row in rows] == ["stage", "after"]
 
 
-def test_a_damaged_checkpoint_means_that_the_work_is_done_again(lab: Callable[..., Lab]):
+def test_a_damaged_checkpoint_is_an_error_and_without_it_the_work_is_done_again(lab: Callable[..., Lab]):
     lab().stage("big", lambda: 1)
     (file,) = lab()._folder.path.rglob("*.pt")
     file.write_bytes(file.read_bytes()[:50])
+    with pytest.raises(RunError, match=f"'stage big' is damaged. Delete {file}"):
+        lab().stage("big", lambda: 2)
+    file.unlink()
     assert lab().stage("big", lambda: 2) == 2
 
 
@@ -97,7 +100,59 @@ def test_checkpoints_execute_nothing_when_they_are_read(tmp_path: Path):
     store.save("state", {"a": 1})
     (file,) = (tmp_path / "store").iterdir()
     file.write_bytes(pickle.dumps(Evil(), protocol=2))
-    assert store.load("state") is None and not (tmp_path / "executed").exists()
+    with pytest.raises(RunError, match="'state' is damaged. Delete "):
+        store.load("state")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_no_flipped_bit_changes_a_checkpoint_or_an_array(tmp_path: Path):
+    state = {"weights": torch.arange(6.0), "counters": {"step": 3, "loss": 0.25}}
+    store = CheckpointStore(tmp_path)
+    store.save("state", state)
+    (file,) = tmp_path.iterdir()
+    content = bytearray(file.read_bytes())
+    refused = 0
+    for place in range(0, len(content), 5):
+        bit = place % 8
+        content[place] ^= 1 << bit
+        file.write_bytes(content)
+        try:
+            found = store.load("state")
+        except RunError as error:
+            assert str(file) in str(error)
+            refused += 1
+        else:  # in the letters that say where the checksum begins
+            assert found is not None and found["counters"] == state["counters"], place
+            assert torch.equal(found["weights"], state["weights"]), place
+        content[place] ^= 1 << bit
+    assert refused >= len(range(0, len(content), 5)) - 5
+    file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(RunError, match="Delete "):
+        store.load("state")
+
+
+def test_a_checkpoint_of_an_earlier_version_without_a_checksum_is_read(tmp_path: Path):
+    store = CheckpointStore(tmp_path)
+    store.save("state", {"a": 1})
+    (file,) = tmp_path.iterdir()
+    torch.save({"a": 2}, file)
+    assert store.load("state") == {"a": 2}
+
+
+def test_arrays_are_plain_files_of_numpy_and_damage_is_noticed(lab: Callable[..., Lab]):
+    own = lab()
+    own.log("t", value=1)
+    own.save_array("big", torch.arange(5.0))
+    own.close()
+    file, results = own._folder.array_file(own.seed, "big"), Results(own._folder)
+    assert np.load(file).tolist() == results.array("big", own.seed).tolist() == [0, 1, 2, 3, 4]
+    content = bytearray(file.read_bytes())
+    content[140] ^= 4
+    file.write_bytes(content)
+    with pytest.raises(RunError, match="array 'big' .*damaged"):
+        results.array("big", own.seed)
+    np.save(file, np.eye(2))
+    assert results.array("big", own.seed).tolist() == [[1, 0], [0, 1]]
 
 
 def test_a_stage_that_could_not_be_read_back_is_refused_at_once(lab: Callable[..., Lab]):

@@ -15,7 +15,7 @@ import numpy as np
 
 from tangentlab.data.formats import Bytes, cifar_bytes, idx_bytes
 from tangentlab.errors import DataFileError
-from tangentlab.files import write_atomically
+from tangentlab.files import make_folder, write_atomically
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def fetch(name: str, source: OnlineSource, folder: Path, fetcher: Callable[..., 
     except Exception as error:  # the network fails in many ways, and all of them mean: no data
         raise DataFileError(f"{name}: fetching '{source.openml_name}' from OpenML failed: {error}") from error
     images, labels = _checked(name, source, bunch.data, bunch.target)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for file_name, content in _files(source, images, labels):
         write_atomically(folder / file_name, content)
 

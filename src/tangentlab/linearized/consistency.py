@@ -24,7 +24,7 @@ from tangentlab.data import Dataset
 from tangentlab.engine.network import require_finite
 from tangentlab.engine.progress import track
 from tangentlab.errors import DataFileError, InputError
-from tangentlab.files import write_atomically
+from tangentlab.files import make_folder, write_atomically
 from tangentlab.models import LeNet5
 
 _DAMAGED = (
@@ -172,7 +172,7 @@ def consistency_scores(
         right[size, rest] += _answers(data, rows, rest, recipe, make, number).double()
     result = ConsistencyProfile(recipe.fractions, right / held_out, held_out)
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         buffer = io.BytesIO()
         np.savez(buffer, profile=result.profile.numpy())
         write_atomically(file, buffer.getvalue())

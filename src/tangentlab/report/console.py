@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tangentlab.experiments.bench.experiment import SCALES
-from tangentlab.experiments.bench.rows import plain
+from tangentlab.plain import plain
 from tangentlab.report.format import SIGNS, about, number, plain_text, relation
 
 if TYPE_CHECKING:

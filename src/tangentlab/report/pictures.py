@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tangentlab.errors import InputError
-from tangentlab.files import write_atomically
+from tangentlab.files import disk_errors, make_folder, write_atomically
 
 if TYPE_CHECKING:
     from tangentlab.experiments.bench.experiment import Picture
@@ -35,7 +35,7 @@ def save_pictures(folder: Path, draw: Callable[[], Iterable[Picture]]) -> list[P
     for picture in pictures:
         for fault in complaints(picture.figure):
             warnings.warn(f"figure '{picture.name}', {fault}", StyleWarning, stacklevel=2)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for picture, svg, png in contents:
         write_atomically(folder / f"{picture.name}.svg", svg)
         write_atomically(folder / f"{picture.name}.png", png)
@@ -49,19 +49,21 @@ def save_pictures(folder: Path, draw: Callable[[], Iterable[Picture]]) -> list[P
 
 def read_pictures(folder: Path) -> list[dict[str, str]]:
     """Name, caption and SVG text of the figures in ``folder``, in the order in which they were drawn."""
-    index = folder / "index.json"
-    if not index.exists():
-        return []
-    entries = json.loads(index.read_text(encoding="utf-8"))
-    files = [(entry, folder / f"{Path(entry['name']).name}.svg") for entry in entries]
+    files = [(entry, folder / f"{Path(entry['name']).name}.svg") for entry in _index(folder)]
     return [{**entry, "svg": file.read_text(encoding="utf-8")} for entry, file in files if file.exists()]
 
 
 def _names_in(folder: Path) -> set[str]:
     """Names of the pictures of an earlier drawing; an index of something else is not overwritten."""
+    return {Path(entry["name"]).name for entry in _index(folder)}
+
+
+def _index(folder: Path) -> list[dict[str, str]]:
+    """What lies in a folder of pictures, in order; nothing where there is no index."""
+    file = folder / "index.json"
     try:
-        return {Path(entry["name"]).name for entry in json.loads((folder / "index.json").read_text(encoding="utf-8"))}
-    except FileNotFoundError:
-        return set()
-    except (ValueError, TypeError, KeyError):
-        raise InputError(f"{folder / 'index.json'} is no index of pictures: draw into another folder.") from None
+        with disk_errors(file, "read"):
+            text = file.read_text(encoding="utf-8") if file.exists() else "[]"
+        return [{"name": str(entry["name"]), "caption": str(entry["caption"])} for entry in json.loads(text)]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise InputError(f"{file} is no index of pictures: draw into another folder.") from None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tangentlab.errors import InputError, TangentlabError
+from tangentlab.files import disk_errors
 from tangentlab.report.claims_page import PAGE, RESULTS, write_claims_page
 from tangentlab.report.summary import read_summary
 
@@ -25,13 +26,14 @@ def publish(run: Path, results: Path = RESULTS) -> Path:
     if faults := unfit(summary):
         raise InputError(f"{run} cannot be published: {'; '.join(faults)}")
     target = results / summary["experiment"]
-    if target.exists():
-        shutil.rmtree(target)
-    (target / "figures").mkdir(parents=True)
-    for name in ("claims.json", "config.yaml", "figures/index.json"):
-        shutil.copyfile(run / name, target / name)
-    for figure in sorted((run / "figures").glob("*.svg")):
-        shutil.copyfile(figure, target / "figures" / figure.name)
+    with disk_errors(target):
+        if target.exists():
+            shutil.rmtree(target)
+        (target / "figures").mkdir(parents=True)
+        for name in ("claims.json", "config.yaml", "figures/index.json"):
+            shutil.copyfile(run / name, target / name)
+        for figure in sorted((run / "figures").glob("*.svg")):
+            shutil.copyfile(figure, target / "figures" / figure.name)
     return target
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tangentlab.experiments.bench.rows import plain
 from tangentlab.files import write_atomically
+from tangentlab.plain import plain
 
 if TYPE_CHECKING:
     from tangentlab.experiments.bench.claims import Verdict
@@ -49,6 +49,6 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     """The summary in a run's folder, None when it has none (or half of one)."""
     try:
         content = json.loads((folder / "claims.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, RecursionError, ValueError):
         return None
     return content if isinstance(content, dict) and "experiment" in content else None

@@ -41,7 +41,7 @@ def test_a_start_that_fails_can_be_tried_again(tmp_path):
     recorder = TangentRecorder(model, {"train": doubled()}, schedule=1, measures=measures, folder=tmp_path, **STEADY)
     with pytest.raises(LookupError):
         recorder.start()
-    assert recorder.rows == [] and recorder._journal is None
+    assert recorder.rows == [] and recorder._ledger.closed
     with torch.no_grad():
         model[1].weight *= 2  # the first snapshot is that of the second start
     recorder.start()
@@ -77,7 +77,7 @@ def test_a_strict_recorder_that_raises_at_the_end_is_closed(tmp_path):
     recorder.step()
     with pytest.raises(LookupError):
         recorder.finish()
-    assert recorder._journal is None
+    assert recorder._ledger.closed
     with pytest.raises(InputError, match="not running"):
         recorder.step()
 

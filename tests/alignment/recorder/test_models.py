@@ -190,7 +190,7 @@ def test_an_exception_in_training_passes_and_closes_the_files(tmp_path):
     with pytest.raises(KeyboardInterrupt), recorder:
         train(model, 1, recorder)
         raise KeyboardInterrupt
-    assert [row["step"] for row in recorder.snapshots] == [0] and recorder._journal is None
+    assert [row["step"] for row in recorder.snapshots] == [0] and recorder._ledger.closed
 
 
 def test_the_cost_is_told_before_anything_is_computed(capsys):

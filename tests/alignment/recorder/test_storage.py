@@ -8,7 +8,7 @@ import torch
 
 from tangentlab.alignment.recorder import Recording, TangentRecorder
 from tangentlab.alignment.recorder.storage import Journal, read_rows
-from tangentlab.errors import InputError
+from tangentlab.errors import DataFileError, InputError
 from tests.alignment.recorder.trainings import STEADY, convolutional, probes, train
 
 
@@ -34,9 +34,25 @@ def test_a_line_cut_anywhere_costs_that_line_only_and_the_next_recorder_goes_on_
     path.write_bytes(path.read_bytes()[:-cut])
     assert [found["step"] for found in read_rows(path)] == [0, 1]
     again = Journal(tmp_path, resume=True)
+    again.append(row(1, "resumed"))
     again.append(row(7))
     again.close()
-    assert [found["step"] for found in read_rows(path)] == [0, 1, 7]
+    assert [found["step"] for found in read_rows(path)] == [0, 1, 1, 7]
+
+
+def test_a_line_that_is_no_row_in_the_middle_is_damage(tmp_path):
+    journal = Journal(tmp_path, resume=False)
+    for step in range(3):
+        journal.append(row(step))
+    journal.close()
+    path = tmp_path / "recording.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    for middle in (b"\x00\n", lines[1][:-9] + b"\n", b"[1]\n"):
+        path.write_bytes(lines[0] + middle + lines[2])
+        with pytest.raises(DataFileError, match="line 2 is not as it was written"):
+            read_rows(path)
+    path.write_bytes(lines[0] + lines[2])
+    assert [found["step"] for found in read_rows(path)] == [0, 2]
 
 
 def test_steps_that_were_trained_again_count_once(tmp_path):

@@ -82,6 +82,21 @@ class Budget:
         self.training = self.spent = 0.0
         self.cost: Cost | None = None
         self._laps: deque[float] = deque(maxlen=50)
+        self._since = 0.0
+
+    def begin(self, moment: float) -> None:
+        """What comes from here on is counted."""
+        self._since = moment
+
+    def training_until(self, moment: float) -> None:
+        """The training made one update since the last call."""
+        self.lap(moment - self._since)
+        self._since = moment
+
+    def recorder_until(self, moment: float) -> None:
+        """The recorder worked since the last call."""
+        self.spent += moment - self._since
+        self._since = moment
 
     def lap(self, seconds: float) -> None:
         """One update of the training took so long."""

@@ -37,6 +37,8 @@ class Flow:
 
     def begin(self, model: nn.Module) -> None:
         """Take the parameters down before the first step: the way is counted from here."""
+        self.complexity = self.complexity_between_logs = self.path_length = self.feature_norm = 0.0
+        self._pending = None
         for table in (self._before, self._logged, self._start):
             table.clear()
         self._join(self._parameters(model))

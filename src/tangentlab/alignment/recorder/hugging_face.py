@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tangentlab.errors import InputError
+from tangentlab.errors import DataFileError, InputError
+from tangentlab.files import read_sealed, write_sealed
 
 if TYPE_CHECKING:
     from tangentlab.alignment.recorder.recorder import TangentRecorder
@@ -40,7 +42,7 @@ def hugging_face_callback(recorder: TangentRecorder) -> Any:
                 return
             kept = Path(args.output_dir) / f"checkpoint-{state.global_step}" / FILE
             if state.global_step and kept.exists():
-                recorder.load_state_dict(torch.load(kept, map_location="cpu", weights_only=True))
+                recorder.load_state_dict(_read(kept))
             recorder.start(state.max_steps if state.max_steps > 0 else None, state.global_step)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -58,8 +60,11 @@ def hugging_face_callback(recorder: TangentRecorder) -> Any:
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             """Beside the checkpoint of the model."""
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            if state.is_world_process_zero and folder.exists():
-                torch.save(recorder.state_dict(), folder / FILE)
+            if state.is_world_process_zero and folder.exists() and not recorder.off:
+                buffer = io.BytesIO()
+                torch.save(recorder.state_dict(), buffer)
+                with recorder.surviving_the_disk():
+                    write_sealed(folder / FILE, buffer.getvalue())
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             """After the last update."""
@@ -67,3 +72,14 @@ def hugging_face_callback(recorder: TangentRecorder) -> Any:
                 recorder.finish()
 
     return TangentRecorderCallback()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The state of a recorder, or an error before the training goes on."""
+    try:
+        state: dict[str, Any] = torch.load(io.BytesIO(read_sealed(path)), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load fails with many types on what it cannot read
+        raise DataFileError(
+            f"{path} cannot be read ({error}). Delete it, and the recorder joins the training at this checkpoint."
+        ) from error
+    return state

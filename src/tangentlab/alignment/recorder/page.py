@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tangentlab.alignment.recorder.changes import change_table, problems
-from tangentlab.files import write_atomically
+from tangentlab.files import make_folder, write_atomically
 from tangentlab.report.format import duration
 from tangentlab.report.page import environment, figures_of
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def write_page(recording: Recording, path: Path) -> Path:
     """Write the page and return its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with tempfile.TemporaryDirectory() as folder:
         recording.plot(Path(folder) / "figures")
         figures = figures_of(Path(folder), "figure")
@@ -39,7 +39,7 @@ def render(recording: Recording, figures: list[dict[str, Any]]) -> str:
             figures=figures,
             table=table,
             incomplete=any(cell is not None and cell.remark for _, cells in table for cell in cells),
-            events=[event for event in recording.events if event["kind"] in ("resized", "skipped", "joined")],
+            events=[event for event in recording.events if event["kind"] in ("resized", "skipped", "joined", "off")],
             resumed=[event["step"] for event in recording.events if event["kind"] == "resumed"],
             problems=problems(recording),
             finished=any(row["kind"] == "finished" for row in recording.rows),

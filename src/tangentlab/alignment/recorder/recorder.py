@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import tangentlab
 from tangentlab.alignment.recorder.budget import Budget, Size
 from tangentlab.alignment.recorder.flow import Flow
 from tangentlab.alignment.recorder.isolation import unwrapped
+from tangentlab.alignment.recorder.ledger import Ledger
 from tangentlab.alignment.recorder.likelihoods import classes_last
 from tangentlab.alignment.recorder.measures import DEFAULT, Measure, measures_of
 from tangentlab.alignment.recorder.observer import Observer, check_model
@@ -25,19 +27,12 @@ from tangentlab.alignment.recorder.probes import Call, make_probes
 from tangentlab.alignment.recorder.recording import Recording
 from tangentlab.alignment.recorder.scalars import plain_number, require_number
 from tangentlab.alignment.recorder.schedule import schedule_of
-from tangentlab.alignment.recorder.storage import (
-    Journal,
-    Row,
-    ScalarWriter,
-    run_of,
-    scalar_writer,
-    until,
-    write_scalars,
-)
-from tangentlab.alignment.recorder.words import announcement, warn_of, why_not_running
+from tangentlab.alignment.recorder.storage import Row, ScalarWriter, until
+from tangentlab.alignment.recorder.words import announcement, warn_of, warn_of_disk, why_not_running
 from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.network import Forward, OutputFunction
-from tangentlab.errors import InputError
+from tangentlab.errors import DiskError, InputError
+from tangentlab.files import FULL
 
 if TYPE_CHECKING:
     from tangentlab.experiments import Picture
@@ -79,7 +74,7 @@ class TangentRecorder:
         layers, forward, function: as in `NTK`.
         seed: of the probes and of all estimates.
         strict: raise what goes wrong in a snapshot. By default a failing measure is noted and warned of, and training goes
-            on; the first snapshot is always strict.
+            on; the first snapshot is always strict. A disk that fails switches the recorder off, with a warning.
         verbose: say on stderr what the recorder will cost and when it shrinks.
     """
 
@@ -118,13 +113,11 @@ class TangentRecorder:
         found, call = make_probes(probes, largest.examples, seed), Call(layers, forward, function)
         self._observer = Observer(model, call, found, measures_of(chosen), largest, seed, kind)
         self.size = self._observer.largest
-        self._tensorboard = scalar_writer(tensorboard)
-        self._journal: Journal | None = None
-        self._clock, self._left = clock, 0.0
-        self.rows: list[Row] = []
+        self._ledger = Ledger(tensorboard)
+        self._clock = clock
         self.steps = 0
         self._scalars: dict[str, Any] = {}
-        self._running = False
+        self._running = self.off = False
 
     # ------------------------------------------------------------------ life
 
@@ -133,24 +126,25 @@ class TangentRecorder:
         if self._running:
             raise InputError("This recorder is running already.")
         self.total_steps = total_steps if total_steps is not None else self.total_steps
-        self._running, self._left = True, self._clock()
-        resumed = bool(self.snapshots)
+        resumed = bool(self.snapshots) and not self.off
         before = list(self.rows) if resumed else []
-        self.rows = list(before)
+        first_step = first_step or (self.steps if self.off else 0)
+        self._running, self.off = True, False
+        self._budget.begin(self._clock())
         try:
-            if self.folder is not None:
-                self._journal = Journal(self.folder, resume=resumed, run=run_of(before))
-                for row in before if self._journal.new else ():  # the file did not come along with the checkpoint
-                    self._journal.append(row)
+            self._ledger.open(self.folder, resume=resumed)
             if resumed:
-                self._write({"kind": "resumed", "step": self.steps})
+                self._ledger.write({"kind": "resumed", "step": self.steps})
             else:
                 self._first_snapshot(first_step)
-        except BaseException:
+        except BaseException as error:
             self.close()
-            self.rows = before
+            if isinstance(error, DiskError) and error.errno in FULL and not self.strict:
+                self._switch_off(error)
+                return
+            self._ledger.rows = before
             raise
-        self._leave()
+        self._budget.recorder_until(self._clock())
 
     def _first_snapshot(self, step: int) -> None:
         self.steps = step
@@ -164,6 +158,9 @@ class TangentRecorder:
 
     def step(self, loss: Any = None, **scalars: Any) -> None:
         """Count one update that was just made; the loss and other numbers go into the next snapshot's row."""
+        if self.off:
+            self.steps += 1
+            return
         if not self._running:
             raise InputError(why_not_running(self.rows, self.steps))
         told = scalars if loss is None else {"loss": loss, **scalars}
@@ -172,35 +169,52 @@ class TangentRecorder:
         due = self.schedule.due(self.steps + 1) or self.steps + 1 == self.total_steps
         if due and torch.cuda.is_initialized():
             torch.cuda.synchronize()
-        self._arrive()
+        self._budget.training_until(self._clock())
         self.steps += 1
         self._scalars = told
         if self._flow is not None:
             self._flow.step(self.model)
         if due:
-            self._take(last=self.steps == self.total_steps)
-        self._leave()
+            with self.surviving_the_disk():
+                self._take(last=self.steps == self.total_steps)
+        self._budget.recorder_until(self._clock())
 
     def finish(self) -> None:
         """Take the last snapshot, if it is not there yet, and close the files."""
         if not self._running:
             return
-        self._left = self._clock()
+        self._budget.begin(self._clock())
         try:
-            if not self.snapshots or self.snapshots[-1]["step"] != self.steps:
-                self._take(last=True)
-            self._leave()
-            overhead = {"overhead": self._budget.overhead, "seconds": self._budget.spent}
-            self._write({"kind": "finished", "step": self.steps, **overhead})
+            with self.surviving_the_disk():
+                if not self.snapshots or self.snapshots[-1]["step"] != self.steps:
+                    self._take(last=True)
+                self._budget.recorder_until(self._clock())
+                overhead = {"overhead": self._budget.overhead, "seconds": self._budget.spent}
+                self._ledger.write({"kind": "finished", "step": self.steps, **overhead})
         finally:
             self.close()
 
     def close(self) -> None:
         """Close the files without a last snapshot; `start` goes on."""
         self._running = False
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+        self._ledger.close()
+
+    @contextmanager
+    def surviving_the_disk(self) -> Iterator[None]:
+        """A disk that takes nothing more does not end a training: the recorder warns and records nothing from here on."""
+        try:
+            yield
+        except DiskError as error:
+            if self.strict:
+                raise
+            self._switch_off(error)
+
+    def _switch_off(self, error: DiskError) -> None:
+        self.close()
+        self.off = True
+        text = f"nothing is recorded after step {self.steps}: {str(error).rstrip('.')}"
+        self.rows.append({"kind": "off", "step": self.steps, "text": text})
+        warn_of_disk(error, self.steps)
 
     def __enter__(self) -> TangentRecorder:
         self.start()
@@ -210,6 +224,11 @@ class TangentRecorder:
         self.finish() if kind is None else self.close()
 
     # ------------------------------------------------------------------ snapshots
+
+    @property
+    def rows(self) -> list[Row]:
+        """All that was taken down so far."""
+        return self._ledger.rows
 
     @property
     def snapshots(self) -> list[Row]:
@@ -257,21 +276,9 @@ class TangentRecorder:
             "parts": sight.seconds,
             "problems": sight.problems,
         }
-        self._write(row)
-        if self._tensorboard is not None:
-            write_scalars(self._tensorboard, row)
+        self._ledger.write(row)
 
-    # ------------------------------------------------------------------ time and words
-
-    def _arrive(self) -> None:
-        moment = self._clock()
-        self._budget.lap(moment - self._left)
-        self._left = moment
-
-    def _leave(self) -> None:
-        moment = self._clock()
-        self._budget.spent += moment - self._left
-        self._left = moment
+    # ------------------------------------------------------------------ words
 
     def _announce(self) -> None:
         """What is recorded, and what it will cost by the plan, before it costs anything."""
@@ -283,17 +290,9 @@ class TangentRecorder:
         self._event("start", text, run=uuid4().hex, **facts)
 
     def _event(self, kind: str, text: str, **facts: Any) -> None:
-        self._write({"kind": kind, "step": self.steps, "text": text, **facts})
-        self._say(text)
-
-    def _say(self, text: str) -> None:
+        self._ledger.write({"kind": kind, "step": self.steps, "text": text, **facts})
         if self.verbose:
             print(f"tangentlab recorder: {text}", file=sys.stderr)
-
-    def _write(self, row: Row) -> None:
-        self.rows.append(row)
-        if self._journal is not None:
-            self._journal.append(row)
 
     # ------------------------------------------------------------------ checkpoints and results
 
@@ -301,6 +300,7 @@ class TangentRecorder:
         """All that a recorder of the same arguments needs to go on: tensors, numbers and texts only."""
         return {
             "steps": self.steps,
+            "off": self.off,
             "rows": list(self.rows),
             "size": (self.size.examples, self.size.outputs),
             "budget": self._budget.state_dict(),
@@ -312,8 +312,10 @@ class TangentRecorder:
         """Go on from a checkpoint; load the model's first, then this, then `start`."""
         if self._running:
             raise InputError("Load the state of a recorder before it starts.")
-        self.steps = state["steps"]
-        self.rows = until(state["rows"], self.steps)
+        self.steps, self.off = state["steps"], state.get("off", False)
+        if self.off:  # steps were missed since, so that `start` joins the training anew
+            return
+        self._ledger.rows = until(state["rows"], self.steps)
         self.size = Size(*state["size"])
         self._budget.load_state_dict(state["budget"])
         self._observer.memory = {name: dict(kept) for name, kept in state["memory"].items()}

@@ -12,7 +12,7 @@ from tangentlab.errors import InputError
 if TYPE_CHECKING:
     from tangentlab.experiments import Picture
 
-EVENTS = ("joined", "resized", "skipped", "resumed")
+EVENTS = ("joined", "resized", "skipped", "resumed", "off")
 
 
 class Recording:
@@ -36,7 +36,7 @@ class Recording:
 
     @property
     def events(self) -> list[Row]:
-        """Where the recorder joined late, shrank, left a snapshot out, or went on after an interruption."""
+        """Where the recorder joined late, shrank, left a snapshot out, went on after an interruption, or was switched off."""
         return [row for row in self.rows if row["kind"] in EVENTS]
 
     @property

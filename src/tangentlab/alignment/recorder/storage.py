@@ -7,16 +7,14 @@ readers pass over. Nothing is ever rewritten: a training that goes on from a che
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from tangentlab.errors import InputError
-from tangentlab.plain import plain, restored
+from tangentlab.errors import DataFileError, InputError
+from tangentlab.files import disk_errors, make_folder
+from tangentlab.lines import LineWriter, Row, read_lines
 
-Row = dict[str, Any]
 FILE = "recording.jsonl"
 
 
@@ -33,31 +31,37 @@ class ScalarWriter(Protocol):
 class Journal:
     """Appends rows to ``folder/recording.jsonl``.
 
-    resume: whether to go on with what is there. A file that holds another run than ``run`` is put aside all the same, and `new`
-    says that there is no file to go on with.
+    resume: whether to go on with what is there. A file that holds another run than ``run``, or is damaged, is put aside all the
+    same, and `new` says that there is no file to go on with.
     """
 
     def __init__(self, folder: Path, *, resume: bool, run: str | None = None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / FILE
-        if path.exists() and not (resume and run_of(read_rows(path)) == run):
-            path.rename(_free_name(folder))
-        self.new = not path.exists()
-        torn = path.exists() and path.stat().st_size > 0 and path.read_bytes()[-1:] != b"\n"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        path = make_folder(folder) / FILE
+        with disk_errors(path):
+            if path.exists() and not (resume and _holds(path, run)):
+                path.rename(_free_name(folder))
+            self.new = not path.exists()
+            torn = not self.new and path.stat().st_size > 0 and path.read_bytes()[-1:] != b"\n"
+        self._lines = LineWriter(path)
         if torn:
-            os.write(self._file, b"\n")
+            self._lines.end_line()
 
     def append(self, row: Row) -> None:
         """Write one row and wait until it is on the disk."""
-        line = (json.dumps(plain(row), allow_nan=False) + "\n").encode()
-        if os.write(self._file, line) != len(line):
-            raise OSError("the disk took only a part of a row of the recording; is it full?")
-        os.fsync(self._file)
+        self._lines.append(row)
+        self._lines.sync()
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._file)
+        self._lines.close()
+
+
+def _holds(path: Path, run: str | None) -> bool:
+    """Whether the file is that of this run, and whole."""
+    try:
+        return run_of(read_rows(path)) == run
+    except DataFileError:
+        return False
 
 
 def _free_name(folder: Path) -> Path:
@@ -69,17 +73,29 @@ def _free_name(folder: Path) -> Path:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a recording (a folder or its file), without unfinished lines and without what was trained again."""
+    """The rows of a recording (a folder or its file), without an unfinished line and without what was trained again.
+
+    A line can be unfinished only where a training was killed: at the end, or before it was resumed.
+    """
     file = path / FILE if path.is_dir() else path
     rows: list[Row] = []
-    for line in file.read_bytes().split(b"\n"):
-        row = _parsed(line)
-        if row is None:
-            continue
-        if row["kind"] == "resumed":
-            rows = until(rows, row["step"])
-        rows.append(row)
+    unfinished: int | None = None
+    for line in read_lines(file):
+        row = line.row if line.row and _is_row(line.row) else None
+        resumed = row is not None and row["kind"] == "resumed"
+        if line.damaged or (unfinished is not None and not resumed):
+            raise DataFileError(
+                f"{file} is damaged: line {unfinished or line.number} is not as it was written. Take a copy that is whole, "
+                "or delete that line to read the rest."
+            )
+        unfinished = line.number if row is None else None
+        if row is not None:
+            rows = [*(until(rows, row["step"]) if resumed else rows), row]
     return rows
+
+
+def _is_row(row: Row) -> bool:
+    return isinstance(row.get("step"), int) and isinstance(row.get("kind"), str)
 
 
 def run_of(rows: Iterable[Row]) -> str | None:
@@ -108,12 +124,3 @@ def scalar_writer(target: ScalarWriter | str | Path | None) -> ScalarWriter | No
     except ImportError as error:
         raise InputError("tensorboard= needs the package: pip install 'tangentlab[tensorboard]'.") from error
     return SummaryWriter(str(target))  # type: ignore[no-untyped-call]
-
-
-def _parsed(line: bytes) -> Row | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    valid = isinstance(row, dict) and isinstance(row.get("step"), int) and isinstance(row.get("kind"), str)
-    return restored(row) if valid else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from math import inf
@@ -9,6 +10,7 @@ from math import inf
 from tangentlab.alignment.recorder.budget import Size
 from tangentlab.alignment.recorder.planning import Course
 from tangentlab.alignment.recorder.storage import Row
+from tangentlab.errors import DiskError
 from tangentlab.report.format import duration
 
 
@@ -38,9 +40,22 @@ def why_not_running(rows: Sequence[Row], step: int) -> str:
     )
 
 
+def warn_of_disk(error: DiskError, step: int) -> None:
+    """Warn that nothing more is recorded."""
+    _warn(f"step {step}: {error} The recorder is switched off; training goes on without it.")
+
+
 def warn_of(problems: dict[str, str], rows: Sequence[Row], step: int) -> None:
     """Warn of what failed in a snapshot and has not failed in the same way before."""
     seen = {text for row in rows if row["kind"] == "snapshot" for text in row["problems"].values()}
     for what, text in problems.items():
         if text not in seen:
-            warnings.warn(f"tangentlab recorder, step {step}, {what}: {text}", RuntimeWarning, stacklevel=5)
+            _warn(f"step {step}, {what}: {text}")
+
+
+def _warn(text: str) -> None:
+    """A warning that names the line of the training that called the recorder."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("tangentlab.", "contextlib")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"tangentlab recorder, {text}", RuntimeWarning, stacklevel=level)

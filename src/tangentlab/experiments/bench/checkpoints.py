@@ -1,4 +1,4 @@
-"""Checkpoints: named states of one seed, written whole or not at all, and read without executing anything."""
+"""Checkpoints: named states of one seed, written whole with a checksum, and read without executing anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from tangentlab.files import write_atomically
+from tangentlab.errors import DiskError
+from tangentlab.experiments.bench.errors import RunError
+from tangentlab.files import make_folder, read_sealed, write_sealed
 
 
 class CheckpointStore:
@@ -23,23 +25,29 @@ class CheckpointStore:
 
     def save(self, name: str, state: dict[str, Any]) -> None:
         """Replace the state called ``name``."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         buffer = io.BytesIO()
         torch.save(state, buffer)
         if name not in self._tried:
             self._try_to_read(name, buffer)
-        write_atomically(self._file(name), buffer.getvalue())
+        write_sealed(self._file(name), buffer.getvalue())
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """The state called ``name``, None when there is none or it is damaged (the work is then done again)."""
+        """The state called ``name``, None when there is none; an error when it is not what was saved."""
         path = self._file(name)
         if not path.exists():
             return None
         try:
-            state = torch.load(path, weights_only=True)
-        except Exception:  # torch.load fails with many types on a damaged file
-            return None
-        return state if isinstance(state, dict) else None
+            state = torch.load(io.BytesIO(read_sealed(path)), weights_only=True)
+        except DiskError:
+            raise
+        except Exception:  # torch.load fails with many types on what it cannot read
+            state = None
+        if not isinstance(state, dict):
+            raise RunError(
+                f"The checkpoint '{name}' is damaged. Delete {path} to compute that part again, then go on with --resume."
+            )
+        return state
 
     def discard(self, name: str) -> None:
         """Remove the state called ``name``, if there is one."""

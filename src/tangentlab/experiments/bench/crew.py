@@ -15,6 +15,7 @@ from tangentlab.experiments.bench.errors import RunError
 from tangentlab.experiments.bench.folder import RunFolder
 from tangentlab.experiments.bench.lab import Event
 from tangentlab.experiments.bench.worker import DONE, GRACE_SECONDS, STOPPED
+from tangentlab.files import disk_errors
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -71,7 +72,9 @@ class Crew:
         log = self.folder.seed_folder(seed) / "log.txt"
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONHASHSEED": "0"}
         command = [sys.executable, "-m", "tangentlab.experiments.bench.worker", str(self.folder.path), str(seed)]
-        with log.open("a") as errors:
+        with disk_errors(log):
+            errors = log.open("a")
+        with errors:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,

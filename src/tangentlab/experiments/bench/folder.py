@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from errno import EEXIST
 from pathlib import Path
 from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
 
+from tangentlab.errors import DiskError
 from tangentlab.experiments.bench.errors import RunError, SettingError
 from tangentlab.experiments.bench.experiment import SCALES, Experiment
 from tangentlab.experiments.bench.registry import find
-from tangentlab.experiments.bench.rows import plain
 from tangentlab.experiments.bench.settings import check_values, suggestion
-from tangentlab.files import write_atomically
+from tangentlab.files import disk_errors, make_folder, write_atomically
+from tangentlab.plain import plain
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def read_config(path: Path) -> Config:
     """A config from YAML; unknown keys and wrong types are errors, and nothing in it is executed."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, RecursionError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RunError(f"{path} cannot be read as a run's config: {error}") from error
     if not isinstance(content, dict):
         raise RunError(f"{path} is not the config of a run: it holds no keys")
@@ -87,14 +89,17 @@ class RunFolder:
     @classmethod
     def create(cls, parent: Path, config: Config) -> RunFolder:
         """A new folder ``<experiment>-<scale>-<number>`` below ``parent`` with the config in it."""
-        parent.mkdir(parents=True, exist_ok=True)
+        make_folder(parent)
         number = 1
         while True:
             path = parent / f"{config.experiment}-{config.scale}-{number}"
             try:
-                path.mkdir()
+                with disk_errors(path):
+                    path.mkdir()
                 break
-            except FileExistsError:
+            except DiskError as error:
+                if error.errno != EEXIST:
+                    raise
                 number += 1
         folder = cls(path)
         write_atomically(folder.config_file, config.dump())
@@ -114,9 +119,7 @@ class RunFolder:
 
     def seed_folder(self, seed: int) -> Path:
         """Where one seed keeps its checkpoints and its log."""
-        path: Path = self.path / "seeds" / str(seed)
-        path.mkdir(parents=True, exist_ok=True)
-        return path
+        return make_folder(self.path / "seeds" / str(seed))
 
     def array_file(self, seed: int, name: str) -> Path:
         """Where an array that a seed saved is kept."""
@@ -144,10 +147,11 @@ class RunFolder:
 def held(file: Path, seconds: float, message: str) -> Iterator[None]:
     """Hold a file lock, waiting at most ``seconds`` for it; the system frees it when the process dies."""
     lock = FileLock(file)
-    try:
-        lock.acquire(timeout=seconds)
-    except Timeout:
-        raise RunError(message) from None
+    with disk_errors(file):
+        try:
+            lock.acquire(timeout=seconds)
+        except Timeout:
+            raise RunError(message) from None
     try:
         yield
     finally:

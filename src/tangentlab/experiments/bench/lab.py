@@ -19,8 +19,9 @@ from tangentlab.experiments.bench.errors import RunStopped
 from tangentlab.experiments.bench.experiment import Experiment
 from tangentlab.experiments.bench.folder import RunFolder
 from tangentlab.experiments.bench.provenance import peak_memory_mb
-from tangentlab.experiments.bench.rows import RowWriter, count_rows, plain, read_rows
-from tangentlab.files import write_atomically
+from tangentlab.experiments.bench.rows import RowWriter, count_rows, read_rows
+from tangentlab.files import make_folder, write_sealed
+from tangentlab.plain import plain
 
 Event = dict[str, Any]
 Item = TypeVar("Item")
@@ -87,11 +88,11 @@ class Lab:
     def save_array(self, name: str, array: Any) -> None:
         """Keep an array that is too large for a row; `Results.array` reads it when drawing."""
         path = self._folder.array_file(self.seed, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         values = array.detach().cpu().numpy() if isinstance(array, torch.Tensor) else np.asarray(array)
         buffer = io.BytesIO()
         np.save(buffer, values, allow_pickle=False)
-        write_atomically(path, buffer.getvalue())
+        write_sealed(path, buffer.getvalue())
 
     def dataset(self, name: str, split: str = "train") -> Dataset:
         """The data set; where it is absent and ``--max-steps`` cuts the run, noise of its shape, marked as such."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tangentlab.errors import DataFileError
 from tangentlab.experiments.bench.claims import Claim, Verdict, judge
 from tangentlab.experiments.bench.errors import RunError
 from tangentlab.experiments.bench.experiment import Experiment
 from tangentlab.experiments.bench.folder import Config, RunFolder
 from tangentlab.experiments.bench.lab import CLAIM_TABLE, DATA_TABLE, END_TABLE, SKIP_TABLE
 from tangentlab.experiments.bench.rows import Row, read_rows
+from tangentlab.files import read_sealed
 
 Array = NDArray[Any]
 
@@ -124,7 +127,10 @@ class Results:
         path = self.folder.array_file(self.seeds[0] if seed is None else seed, name)
         if not path.exists():
             raise RunError(f"no array '{name}' was saved by this seed: {path.name} is not there")
-        array: Array = np.load(path, allow_pickle=False)
+        try:
+            array: Array = np.load(io.BytesIO(read_sealed(path)), allow_pickle=False)
+        except (DataFileError, ValueError) as error:
+            raise RunError(f"The array '{name}' cannot be read ({error}). Its run has to be made again.") from error
         return array
 
     def has_arrays(self, name: str) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tangentlab.errors import TangentlabError
+from tangentlab.errors import DiskError, TangentlabError
 from tangentlab.experiments.bench.claims import Status, Verdict
 from tangentlab.experiments.bench.crew import Crew
 from tangentlab.experiments.bench.errors import RunError
@@ -74,7 +75,8 @@ def execute(
     folder = (previous(config, out) if resume else None) or RunFolder.create(out, config)
     with folder.lock():
         announce(folder)
-        repair(folder.metrics_file)
+        if damage := repair(folder.metrics_file):
+            warnings.warn(f"{folder.metrics_file}: {damage}; it is computed again.", RuntimeWarning, stacklevel=2)
         pending = [seed for seed in config.seeds if seed not in Results(folder).ended]
         failures: dict[int, str] = {}
         interrupted = False
@@ -111,6 +113,8 @@ def finish(folder: RunFolder, failures: dict[int, str] | None = None) -> list[Ve
     problem = ""
     try:
         save_pictures(folder.figures, lambda: results.experiment.draw(results))
+    except DiskError:
+        raise
     except Exception as error:
         if results.complete:
             raise RunError(f"the run is complete, but drawing it failed: {error!r}") from error

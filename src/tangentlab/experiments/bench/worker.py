@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tangentlab.errors import TangentlabError
@@ -65,9 +66,10 @@ def main(arguments: list[str]) -> int:
     except (RunStopped, KeyboardInterrupt):
         return STOPPED
     except Exception as error:
-        traceback.print_exc()
         if isinstance(error, TangentlabError):  # it was made to be read by itself; the way there is in the log
             report({"problem": str(error)})
+        with suppress(OSError):  # a full disk takes no log either
+            traceback.print_exc()
         return FAILED
     return DONE
 
