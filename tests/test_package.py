@@ -14,8 +14,8 @@ import tangentlab
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-INTERNAL = {"cli", "files", "lines", "plain"}
-MODULES = sorted(module.name for module in pkgutil.iter_modules(tangentlab.__path__) if module.name not in INTERNAL)
+PACKAGES = {module.name for module in pkgutil.iter_modules(tangentlab.__path__) if module.ispkg}
+MODULES = sorted({*PACKAGES, "curvatures", "errors", "kernels", "metrics", "spectra"})
 HEAVY = ("matplotlib", "sklearn", "scipy", "rich", "typer", "jinja2", "yaml", "pandas", "torch", "numpy")
 
 
