@@ -190,6 +190,7 @@ def _implicit_kernel(
         network = Network(whole.model, whole.layout, lambda model, batch: whole(batch).flatten(1)[:, chosen])
     parts = {"": network}
     if per_layer:
+        Rows(network, loader, Unweighted(), ordered=True).require_dependence()
         layers = {layer: [s for s in network.layout if s.layer == layer] for layer in network.layout.layers}
         parts = {n: replace(network, layout=LayerCollection(specs), trusted=set()) for n, specs in layers.items()}
     options: dict[str, Any] = {"trace": trace, "center": center, "progress": progress}

@@ -32,18 +32,20 @@ def output_weights(model: nn.Module, batches: list[Tensor], likelihood: str) -> 
 def agrees_with_dense_autograd(model: nn.Module, batches: list[Tensor]) -> None:
     jacobian = torch.cat([dense_jacobian(model, batch) for batch in batches], 1)
     kernel = torch.einsum("knd,lmd->knlm", jacobian, jacobian)
-    assert_close(tl.NTK(model, batches).data, kernel)
-    assert_close(tl.NTK(model, batches, outputs="trace").data[0, :, 0], torch.einsum("knkm->nm", kernel))
-    likelihood = "classification" if model(batches[0]).ndim == 2 and len(batches) == 2 else "regression"
+    data = [(batch,) for batch in batches]
+    assert_close(tl.NTK(model, data).data, kernel)
+    assert_close(tl.NTK(model, data, outputs="trace").data[0, :, 0], torch.einsum("knkm->nm", kernel))
+    outputs = model(batches[0])
+    likelihood = "classification" if outputs.ndim == 2 and outputs.shape[1] > 1 and len(batches) == 2 else "regression"
     weights = output_weights(model, batches, likelihood)
     fisher = torch.einsum("knd,nkl,lne->de", jacobian, weights, jacobian) / jacobian.shape[1]
-    diagonal = tl.FIM(model, batches, tl.PMatDiag, likelihood)
+    diagonal = tl.FIM(model, data, tl.PMatDiag, likelihood)
     assert_close(diagonal.diag().flat, fisher.diagonal())
     v = torch.randn(len(fisher), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    implicit = tl.FIM(model, batches, tl.PMatImplicit, likelihood)
+    implicit = tl.FIM(model, data, tl.PMatImplicit, likelihood)
     vector = tl.PVector(implicit.layout, v)
     assert_close((implicit @ vector).flat, fisher @ v)
-    assert_close(tl.Jacobian(model, batches, tl.PushForwardImplicit).mv(vector).data, jacobian @ v)
+    assert_close(tl.Jacobian(model, data, tl.PushForwardImplicit).mv(vector).data, jacobian @ v)
 
 
 @QUICK

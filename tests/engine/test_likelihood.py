@@ -13,6 +13,7 @@ from tangentlab.engine.likelihood import (
     Regression,
     likelihood_of,
 )
+from tangentlab.engine.losses import negative_log_likelihood
 from tangentlab.errors import InputError
 
 COVARIANCE = torch.tensor([[2.0, 0.5, 0.0], [0.5, 1.0, 0.3], [0.0, 0.3, 4.0]], dtype=torch.float64)
@@ -25,7 +26,6 @@ def outputs_of(*shape: int, scale: float = 1.0) -> Tensor:
 CASES = {
     "classes": (Classification(), outputs_of(4, 5)),
     "two classes": (Classification(), outputs_of(4, 2)),
-    "one class": (Classification(), outputs_of(4, 1)),
     "extreme logits": (Classification(), outputs_of(4, 5, scale=30.0)),
     "tokens": (Classification(), outputs_of(3, 2, 4)),
     "segmentation": (Classification(class_axis=1), outputs_of(3, 4, 2, 2)),
@@ -125,7 +125,7 @@ def test_samples_follow_the_generator_and_leave_the_global_one_alone(name: str) 
     state = torch.get_rng_state()
     first, again, other = (likelihood.sample(outputs, 50, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
     assert torch.equal(first, again)
-    assert name == "one class" or not torch.equal(first, other)
+    assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -180,8 +180,8 @@ def test_a_variance_for_another_number_of_outputs_is_refused() -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (torch.tensor([[0, 1, 2, 5]]), r"Labels must lie in 0..4, found 0..5"),
-        (torch.tensor([[0, 1, 2, -100]]), r"found -100..2"),
+        (torch.tensor([[0, 1, 2, 5]]), r"0..4 .*, found 0..5.*ignore_index="),
+        (torch.tensor([[0, 1, 2, -1]]), r"Labels must lie in 0..4 \(or be -100, to be ignored\), found -1..2"),
         (torch.zeros(1, 4, 1, dtype=torch.long), "one per position"),
         (torch.zeros(1, 3, dtype=torch.long), "one per position"),
         (torch.zeros(1, 4), "must be integers"),
@@ -201,3 +201,72 @@ def test_targets_of_another_shape_are_refused(likelihood: Likelihood) -> None:
 def test_outputs_that_are_no_log_probabilities_are_refused() -> None:
     with pytest.raises(InputError, match="sum to one"):
         LogSoftmax().factor(outputs_of(4, 5), range(5))
+
+
+ONE_CLASS = {
+    "one output": (Classification(), (4, 1)),
+    "tokens": (Classification(), (4, 3, 1)),
+    "segmentation": (Classification(class_axis=1), (4, 1, 2, 2)),
+    "log-softmax": (LogSoftmax(), (4, 1)),
+    "log-softmax of tokens": (LogSoftmax(), (4, 3, 1)),
+}
+
+
+@pytest.mark.parametrize("name", list(ONE_CLASS))
+def test_a_softmax_over_one_output_is_refused_in_favour_of_regression_and_binary(name: str) -> None:
+    likelihood, shape = ONE_CLASS[name]
+    outputs = torch.zeros(shape, dtype=torch.float64)
+    labels = torch.zeros(outputs.movedim(getattr(likelihood, "class_axis", -1), -1).shape[:-1], dtype=torch.long)
+    for use in (
+        lambda: likelihood.factor(outputs, range(1)),
+        lambda: likelihood.weigh(outputs, outputs),
+        lambda: likelihood.sample(outputs, 2),
+        lambda: likelihood.score(outputs, labels[None]),
+        lambda: negative_log_likelihood(likelihood)(outputs, labels),
+    ):
+        with pytest.raises(InputError, match="softmax over one output.*'regression'.*'binary'"):
+            use()
+
+
+def test_classes_on_an_axis_that_does_not_exist_are_refused() -> None:
+    with pytest.raises(InputError, match="classes are on axis 2"):
+        Classification(class_axis=2).factor_count(torch.zeros(4, 3))
+    with pytest.raises(InputError, match="classes are on axis 0"):
+        Classification(class_axis=0).factor_count(torch.zeros(4, 3))
+
+
+IGNORING = {
+    "classes": (Classification(), outputs_of(6, 5), -100),
+    "tokens": (Classification(), outputs_of(3, 4, 5), -100),
+    "pixels": (Classification(class_axis=1, ignore_index=255), outputs_of(3, 5, 2, 2), 255),
+    "log-softmax": (LogSoftmax(), outputs_of(3, 4, 5).log_softmax(-1), -100),
+    "another label": (Classification(ignore_index=3), outputs_of(6, 5), 3),
+}
+
+
+@pytest.mark.parametrize("name", list(IGNORING))
+def test_scores_and_losses_are_zero_where_the_label_is_to_be_ignored_and_as_before_elsewhere(name: str) -> None:
+    likelihood, outputs, ignored = IGNORING[name]
+    axis = getattr(likelihood, "class_axis", -1)
+    labels = (torch.arange(outputs.numel() // 5) % 3).reshape(outputs.movedim(axis, -1).shape[:-1])
+    some = labels.clone()
+    some.view(-1)[::2] = ignored
+    counted = some != ignored
+    plain, masked = (likelihood.score(outputs, y[None])[0].movedim(axis, -1) for y in (labels, some))
+    assert torch.equal(masked, plain * counted[..., None])
+    before, after = (negative_log_likelihood(likelihood)(outputs, y) for y in (labels, some))
+    assert torch.allclose(after, before * counted, atol=1e-15) and bool(before.gt(0).all())
+
+
+def test_without_an_index_to_ignore_every_negative_label_is_refused() -> None:
+    with pytest.raises(InputError, match=r"found -100..0: number"):
+        Classification(ignore_index=None).score(outputs_of(2, 3), torch.tensor([[0, -100]]))
+    with pytest.raises(InputError, match=r"found -100..0: number"):
+        negative_log_likelihood(LogSoftmax(ignore_index=None))(
+            outputs_of(2, 3).log_softmax(-1), torch.tensor([0, -100])
+        )
+
+
+def test_real_labels_are_not_cut_to_integers_by_the_loss() -> None:
+    with pytest.raises(InputError, match="must be integers"):
+        negative_log_likelihood(Classification())(outputs_of(2, 3), torch.tensor([0.7, 1.2]))

@@ -42,7 +42,7 @@ BACKWARDS: list[torch.Size] = []
     [
         (lambda m, x: tl.FIM(m, x, tl.PMatDense), "PMatKFAC"),
         (lambda m, x: tl.FIM(m, x, tl.PMatBlockDiag), "PMatKFAC|PMatDiag"),
-        (lambda m, x: tl.Jacobian(m, [x] * 40), "PushForwardImplicit"),
+        (lambda m, x: tl.Jacobian(m, [(x,)] * 40), "PushForwardImplicit"),
         (lambda m, x: tl.per_example_grads(m, [(x, torch.zeros(30, dtype=torch.long))] * 40), "Implicit|norms"),
         (lambda m, x: tl.FIM(m, x, tl.PMatDiag).to_dense(), "PMatDiag"),
         (lambda m, x: tl.FIM(m, x, tl.PMatImplicit).to_dense(), "PMatDiag"),

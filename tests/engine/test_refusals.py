@@ -144,7 +144,7 @@ def test_noise_is_refused_for_a_single_example_too(entry: str, case: str) -> Non
 @pytest.mark.parametrize("entry", METRICS)
 def test_mixing_that_only_later_batches_show_is_refused(entry: str) -> None:
     model = Net(lambda x: x - x.mean(0) if len(x) == 3 else x)
-    refused(entry, model, [torch.randn(4, 3), torch.randn(3, 3)], ModelError, "evaluate examples independently")
+    refused(entry, model, [(torch.randn(4, 3),), (torch.randn(3, 3),)], ModelError, "evaluate examples independently")
 
 
 @every_entry
@@ -298,10 +298,11 @@ def test_an_exception_in_the_forward_reaches_the_user_and_leaves_no_trace(entry:
     def forward(module: nn.Module, batch: Any) -> Tensor:
         calls.append(1)
         module.healthy = healthy - len(calls) + 1
-        return module(batch)
+        return module(batch[0])
 
     before = model_state(model)
-    data = [torch.randn(4, 3), torch.randn(4, 3)] if entry in METRICS else torch.randn(4, 3)
+    data: Any = (torch.randn(4, 3),)
+    data = [data, data] if entry in METRICS else data
     try:
         ENTRIES[entry](model, data, forward=forward)
         raised = False

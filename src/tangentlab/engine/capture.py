@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from tangentlab.engine.dependence import NO_DEPENDENCE
 from tangentlab.engine.groups import Group
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.snapshot import same_attributes
@@ -66,10 +67,8 @@ def capture(network: Network, batch: Any, groups: Iterable[Group]) -> Captured:
         outputs = network(batch)
     require_finite(outputs, "The outputs of the model")
     if not outputs.requires_grad:
-        raise ModelError(
-            "The outputs do not depend on any selected parameter through the autograd graph: "
-            "the forward may run under torch.no_grad() or detach its result."
-        )
+        raise ModelError(NO_DEPENDENCE)
+    network.dependence.note(outputs, network.parameters().values())
     return Captured(outputs, calls)
 
 

@@ -110,6 +110,7 @@ def check(
     network = Network.of(double, layout, forward, function)
     _require_double(network, x)
     sweep = Engine(network).sweep(x)
+    network.dependence.require()
     size = sweep.output_size
     chosen = sorted({round(i * (size - 1) / max(max_outputs - 1, 1)) for i in range(min(max_outputs, size))})
     eye = torch.eye(size, dtype=torch.float64, device=sweep.outputs.device)[chosen]

@@ -82,6 +82,23 @@ def _places(node: Node) -> tuple[bytes, ...]:
     return tuple(one.cpu().numpy().tobytes() if isinstance(one, Tensor) else repr(one).encode() for one in flat)
 
 
+def reaches(outputs: Tensor, leaves: Iterable[Tensor]) -> bool:
+    """Whether one of the leaves can be reached from the outputs; the walk ends at the first."""
+    wanted = {id(leaf) for leaf in leaves}
+    seen: set[Node] = set()
+    stack: list[Node] = [outputs.grad_fn] if outputs.grad_fn is not None else []
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        children = [child for child, _ in _edges(node)]
+        if any(child.name().endswith("AccumulateGrad") and id(child.variable) in wanted for child in children):  # type: ignore[attr-defined]
+            return True
+        stack += children
+    return id(outputs) in wanted
+
+
 def _edges(node: Node) -> Iterable[tuple[Node, int]]:
     return [(child, index) for child, index in node.next_functions if child is not None]
 

@@ -56,10 +56,12 @@ class LossHessian:
         self._kept = Keepsakes(network.model)
         self.examples = 0
         for batch in self.batches:
-            with torch.no_grad(), untouched(network.model):
+            with grad_mode(), untouched(network.model):
                 outputs = network(batch)
-                require_finite(per_example(loss, outputs, batch), "The losses")
+            network.dependence.note(outputs, network.parameters().values())
+            require_finite(per_example(loss, outputs.detach(), batch), "The losses")
             self.examples += outputs.shape[0]
+        network.dependence.require()
 
     def frozen(self) -> AbstractContextManager[None]:
         """Inside, model and data stay as they are by promise, and the gradient of a single batch keeps its graph."""

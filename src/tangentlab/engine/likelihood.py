@@ -14,9 +14,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from tangentlab.engine.labels import IGNORED, like_outputs, one_hot, require_classes
 from tangentlab.errors import InputError
 
 
@@ -52,54 +52,61 @@ class Classification(Likelihood):
     diag(p) - p p^T = sum_{j<C-1} u_j u_j^T with the closed-form LDL^T factor of the multinomial covariance (Tanabe & Sagae
     1992): q_j = sum_{i>j} p_i, u_j = sqrt(p_j q_j / q_{j-1}) (e_j - sum_{i>j} (p_i / q_j) e_i): one backward fewer than
     classes, and no cancellation.
+
+    Observed labels equal to `ignore_index` (None for none) are passed over: score and loss are zero there. Expectations over
+    labels and labels drawn from the model do not look at them.
     """
 
-    def __init__(self, class_axis: int = -1) -> None:
-        self.class_axis = class_axis
+    def __init__(self, class_axis: int = -1, ignore_index: int | None = IGNORED) -> None:
+        self.class_axis, self.ignore_index = class_axis, ignore_index
         self.name = "classification" if class_axis == -1 else "segmentation"
 
     def factor_count(self, outputs: Tensor) -> int:
-        """(C - 1) per position; a single class has no information, one zero vector stands for it."""
-        classes = outputs.shape[self.class_axis]
-        return max(classes - 1, 1) * (outputs[0].numel() // classes)
+        """(C - 1) per position."""
+        classes = require_classes(outputs, self.class_axis)
+        return (classes - 1) * (outputs[0].numel() // classes)
 
     def factor(self, outputs: Tensor, index: range) -> Tensor:
         """Vectors k = position * (C - 1) + j."""
+        classes = require_classes(outputs, self.class_axis)
         p = outputs.detach().movedim(self.class_axis, -1).softmax(-1)
-        shape, classes = p.shape, p.shape[-1]
+        shape = p.shape
         p = p.reshape(shape[0], -1, classes)
         u = p.new_zeros((len(index), *p.shape))
-        if classes > 1:
-            tails = p.flip(-1).cumsum(-1).flip(-1)
-            for row, k in enumerate(index):
-                position, j = divmod(k, classes - 1)
-                rest, total = tails[:, position, j + 1], tails[:, position, j]
-                scale = (p[:, position, j] * rest / total.clamp_min(torch.finfo(p.dtype).tiny)).sqrt()
-                u[row, :, position, j] = scale
-                share = p[:, position, j + 1 :] / rest.clamp_min(torch.finfo(p.dtype).tiny)[:, None]
-                u[row, :, position, j + 1 :] = -scale[:, None] * share
+        tails = p.flip(-1).cumsum(-1).flip(-1)
+        for row, k in enumerate(index):
+            position, j = divmod(k, classes - 1)
+            rest, total = tails[:, position, j + 1], tails[:, position, j]
+            scale = (p[:, position, j] * rest / total.clamp_min(torch.finfo(p.dtype).tiny)).sqrt()
+            u[row, :, position, j] = scale
+            share = p[:, position, j + 1 :] / rest.clamp_min(torch.finfo(p.dtype).tiny)[:, None]
+            u[row, :, position, j + 1 :] = -scale[:, None] * share
         return u.reshape(len(index), *shape).movedim(
             -1, self.class_axis if self.class_axis < 0 else self.class_axis + 1
         )
 
     def weigh(self, outputs: Tensor, tangents: Tensor) -> Tensor:
         """p * (t - <p, t>), with t counted from its value at the likeliest class: no cancellation when p is near 1."""
+        require_classes(outputs, self.class_axis)
         p = outputs.detach().softmax(self.class_axis)
         t = tangents - tangents.gather(self.class_axis, p.argmax(self.class_axis, keepdim=True))
         return p * (t - (p * t).sum(self.class_axis, keepdim=True))
 
     def sample(self, outputs: Tensor, samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Class indices (samples, N, positions...)."""
+        require_classes(outputs, self.class_axis)
         p = outputs.detach().movedim(self.class_axis, -1).softmax(-1)
         drawn = torch.multinomial(p.reshape(-1, p.shape[-1]), samples, replacement=True, generator=generator)
         return drawn.t().reshape(samples, *p.shape[:-1])
 
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """onehot(y) - p, with 1 - p_y as the sum of the other probabilities: accurate when p_y is near 1."""
-        axis = self.class_axis if self.class_axis < 0 else self.class_axis + 1
-        onehot = _one_hot(labels, outputs.movedim(self.class_axis, -1)).movedim(-1, axis)
-        others = (1 - onehot) * outputs.detach().softmax(self.class_axis)
-        return onehot * others.sum(axis, keepdim=True) - others
+        require_classes(outputs, self.class_axis)
+        logits = outputs.detach().movedim(self.class_axis, -1)
+        onehot, counts = one_hot(labels, logits, self.ignore_index)
+        others = (counts - onehot) * logits.softmax(-1)
+        score = onehot * others.sum(-1, keepdim=True) - others
+        return score.movedim(-1, self.class_axis if self.class_axis < 0 else self.class_axis + 1)
 
 
 class _Diagonal(Likelihood):
@@ -127,12 +134,19 @@ class _Diagonal(Likelihood):
 
 
 class LogSoftmax(_Diagonal):
-    """Outputs that are already log-probabilities over the last axis: F_f = diag(p)."""
+    """Outputs that are already log-probabilities over the last axis: F_f = diag(p).
+
+    `ignore_index` as in `Classification`.
+    """
 
     name = "log_softmax"
 
+    def __init__(self, ignore_index: int | None = IGNORED) -> None:
+        self.ignore_index = ignore_index
+
     def weights(self, outputs: Tensor) -> Tensor:
         """p = exp(outputs); they must sum to one."""
+        require_classes(outputs, -1)
         p = outputs.exp()
         tolerance = 100 * torch.finfo(p.dtype).eps ** 0.75
         if not torch.allclose(p.sum(-1), torch.ones_like(p.sum(-1)), atol=tolerance):
@@ -147,7 +161,7 @@ class LogSoftmax(_Diagonal):
 
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """onehot(y)."""
-        return _one_hot(labels, outputs)
+        return one_hot(labels, outputs.detach(), self.ignore_index)[0]
 
 
 class Binary(_Diagonal):
@@ -166,7 +180,7 @@ class Binary(_Diagonal):
 
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """y - p = y (1 - p) - (1 - y) p, which does not cancel when p is near y."""
-        y, f = _like_outputs(labels, outputs), outputs.detach()
+        y, f = like_outputs(labels, outputs), outputs.detach()
         return y * (-f).sigmoid() - (1 - y) * f.sigmoid()
 
 
@@ -225,29 +239,9 @@ class Regression(Likelihood):
 
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """covariance^-1 (y - f)."""
-        residual = (_like_outputs(labels, outputs) - outputs.detach()).flatten(2)
+        residual = (like_outputs(labels, outputs) - outputs.detach()).flatten(2)
         root = self._roots(outputs)[0]
         return (residual @ root @ root.t()).reshape(-1, *outputs.shape)
-
-
-def _one_hot(labels: Tensor, outputs: Tensor) -> Tensor:
-    """Labels (samples, N, ...) as (samples, N, ..., C), for outputs (N, ..., C)."""
-    classes = outputs.shape[-1]
-    if labels.is_floating_point() or labels.shape[1:] != outputs.shape[:-1]:
-        raise InputError(
-            f"Class labels must be integers of shape {tuple(outputs.shape[:-1])}, one per position; "
-            f"these are {labels.dtype} of shape {tuple(labels.shape[1:])}."
-        )
-    if int(labels.min()) < 0 or int(labels.max()) >= classes:
-        raise InputError(f"Labels must lie in 0..{classes - 1}, found {int(labels.min())}..{int(labels.max())}.")
-    return F.one_hot(labels.long(), classes).to(outputs.dtype)
-
-
-def _like_outputs(labels: Tensor, outputs: Tensor) -> Tensor:
-    """Real targets (samples, N, ...) in the shape (samples, *outputs.shape)."""
-    if labels.shape[1:2] != outputs.shape[:1] or labels[0].numel() != outputs.numel():
-        raise InputError(f"Targets of shape {tuple(labels.shape[1:])} do not fit outputs {tuple(outputs.shape)}.")
-    return labels.to(outputs.dtype).reshape(-1, *outputs.shape)
 
 
 _BY_NAME: dict[str, Callable[[], Likelihood]] = {

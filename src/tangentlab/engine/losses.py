@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tangentlab.engine.batches import targets_of
+from tangentlab.engine.labels import IGNORED, class_indices, like_outputs, probabilities, require_classes
 from tangentlab.engine.likelihood import Binary, Classification, Likelihood, LogSoftmax, Regression, likelihood_of
 from tangentlab.engine.rows import LossFunction
 from tangentlab.errors import InputError
@@ -26,32 +29,30 @@ def loss_of(loss: str | Likelihood | LossFunction) -> LossFunction:
 def negative_log_likelihood(likelihood: Likelihood) -> LossFunction:
     """(outputs (N, ...), targets) -> -log p, (N) or (N, positions), up to a constant."""
     if isinstance(likelihood, Classification):
-        axis = likelihood.class_axis
-        return lambda f, y: F.cross_entropy(f.movedim(axis, 1), y.long(), reduction="none")
+        return partial(_cross_entropy, F.cross_entropy, likelihood.class_axis, likelihood.ignore_index)
     if isinstance(likelihood, LogSoftmax):
-        return lambda f, y: F.nll_loss(f.movedim(-1, 1), y.long(), reduction="none")
+        return partial(_cross_entropy, F.nll_loss, -1, likelihood.ignore_index)
     if isinstance(likelihood, Binary):
-        return lambda f, y: F.binary_cross_entropy_with_logits(f, _probabilities(y, f), reduction="none")
+        return lambda f, y: F.binary_cross_entropy_with_logits(f, probabilities(y, f), reduction="none")
     if isinstance(likelihood, Regression):
 
         def half_squared_distance(outputs: Tensor, targets: Tensor) -> Tensor:
-            residual = (outputs - targets.to(outputs.dtype).reshape(outputs.shape)).flatten(1)
+            residual = (outputs - like_outputs(targets[None], outputs)[0]).flatten(1)
             return 0.5 * (residual @ likelihood._roots(outputs.detach())[0]).square().sum(1)
 
         return half_squared_distance
     raise InputError(f"No loss is known for the likelihood {likelihood.name!r}: pass loss=callable(outputs, targets).")
 
 
-def _probabilities(targets: Tensor, outputs: Tensor) -> Tensor:
-    """Targets of Bernoulli logits in the shape of the outputs; they lie in [0, 1]."""
-    if targets.shape[:1] != outputs.shape[:1] or targets.numel() != outputs.numel():
-        raise InputError(f"Targets of shape {tuple(targets.shape)} do not fit outputs {tuple(outputs.shape)}.")
-    if not bool(((targets >= 0) & (targets <= 1)).all()):
-        raise InputError(
-            f"Targets of the binary likelihood lie in [0, 1], these in [{float(targets.min()):g}, "
-            f"{float(targets.max()):g}]: map two classes to 0 and 1, as with (targets > 0)."
-        )
-    return targets.to(outputs.dtype).reshape(outputs.shape)
+def _cross_entropy(
+    loss: Callable[..., Tensor], axis: int, ignore_index: int | None, outputs: Tensor, targets: Tensor
+) -> Tensor:
+    """Cross-entropy of classes on an axis, (N) or (N, positions), zero where the label is to be ignored."""
+    require_classes(outputs, axis)
+    logits = outputs.movedim(axis, -1)
+    indices = class_indices(targets[None], logits, ignore_index)[0]
+    ignored = IGNORED if ignore_index is None else ignore_index
+    return loss(logits.movedim(-1, 1), indices, reduction="none", ignore_index=ignored)
 
 
 def per_example(loss: LossFunction, outputs: Tensor, batch: Any) -> Tensor:

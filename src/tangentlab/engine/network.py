@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from tangentlab.engine.batches import call_model, plain_batch
+from tangentlab.engine.dependence import Dependence
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.randomness import RandomState
 from tangentlab.engine.sharding import refuse_sharded
@@ -30,7 +31,8 @@ class Network:
 
     `forward(model, batch)` gives the model's output; `function(output, batch)` turns it into (examples, ...).
     `verify` says whether routes are proved before they are used (see `certificate`). `trusted` remembers which ways of
-    forward-mode differentiation agreed with reverse mode on this network.
+    forward-mode differentiation agreed with reverse mode on this network, `dependence` whether any outputs depended on a
+    selected parameter.
     """
 
     model: nn.Module
@@ -39,6 +41,7 @@ class Network:
     function: OutputFunction | None = None
     verify: bool = True
     trusted: set[int] = field(default_factory=set, repr=False, compare=False)
+    dependence: Dependence = field(default_factory=Dependence, repr=False, compare=False)
 
     @classmethod
     def of(

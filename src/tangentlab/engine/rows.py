@@ -19,8 +19,9 @@ from tangentlab.engine.frozen import Keepsakes
 from tangentlab.engine.groups import Group
 from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.memory import memory_budget
-from tangentlab.engine.network import Network
+from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.progress import track
+from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.sweep import Engine, Sweep
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
@@ -224,6 +225,16 @@ class Rows:
         engine = self.engine
         for number, batch in enumerate(track(self.batches, what, len(self.batches) or None, self.progress)):
             yield number, engine.sweep(batch)
+        self.network.dependence.require()
+
+    def require_dependence(self) -> None:
+        """Refuse data on all of which the outputs depend on no selected parameter. Cost: one forward, once."""
+        for batch in self.batches:
+            if self.network.dependence.seen:
+                return
+            with grad_mode(), untouched(self.network.model):
+                self.network.dependence.note(self.network(batch), self.network.parameters().values())
+        self.network.dependence.require()
 
     def linearizations(self, what: str) -> Iterator[Linearization]:
         """f and its differential on every batch, one graph at a time; `rung` is that of the last one.

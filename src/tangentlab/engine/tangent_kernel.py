@@ -101,6 +101,7 @@ def tangent_kernel(
     for groups, blocks in _passes(first, second):
         for part in _kernels(first, second, groups, blocks, trace, name_of):
             _add(result, part)
+    network.dependence.require()
     return result
 
 

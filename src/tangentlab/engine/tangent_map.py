@@ -26,7 +26,9 @@ from torch import Tensor
 from torch.func import jvp
 from torch.overrides import TorchFunctionMode
 
+from tangentlab.engine.dependence import NO_DEPENDENCE
 from tangentlab.engine.forward_mode import plain_kernels
+from tangentlab.engine.graph import reaches
 from tangentlab.errors import ModelError, TangentlabError
 
 Tensors = dict[str, Tensor]
@@ -86,6 +88,8 @@ class TangentMap:
         """The proof on random u and v."""
         with torch.enable_grad():
             leaves, outputs = own()
+            if not reaches(outputs, leaves.values()):
+                raise ModelError(NO_DEPENDENCE)
             generator = torch.Generator(outputs.device).manual_seed(0)
             u = _random_like(outputs, generator)
             pulled = _gradients(outputs, leaves, u)

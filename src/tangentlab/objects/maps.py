@@ -182,10 +182,11 @@ class _ImplicitMap:
                 "The implicit Jacobian is of all outputs: pass function=lambda output, batch: output[:, c]."
             )
         self._rows, self.layout = rows, rows.network.layout
+        rows.require_dependence()
 
     @classmethod
     def from_rows(cls, rows: Rows) -> Any:
-        """Keep the description."""
+        """Keep the description, after one forward that shows that there is a derivative."""
         return cls(rows)
 
     def frozen(self) -> AbstractContextManager[None]:

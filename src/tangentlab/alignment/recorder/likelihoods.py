@@ -9,14 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tangentlab.engine.likelihood import Binary, Classification, Likelihood, LogSoftmax, Regression, likelihood_of
+from tangentlab.engine.likelihood import Binary, Classification, Likelihood, Regression, likelihood_of
 from tangentlab.engine.losses import loss_of
 from tangentlab.engine.network import OutputFunction, main_tensor
 from tangentlab.engine.rows import LossFunction
 from tangentlab.errors import InputError
-
-IGNORED = -100
-"""The class label that losses pass over."""
 
 
 def classes_last(
@@ -59,20 +56,13 @@ def guessed(labels: Iterable[Tensor], shape: torch.Size) -> Likelihood | None:
 
 
 def loss_for(likelihood: Likelihood) -> LossFunction | None:
-    """(outputs, labels) -> the loss of every example, after a check of the labels; None where no loss is known."""
+    """(outputs, labels) -> the loss of every example; None where no loss is known."""
     try:
         loss = loss_of(likelihood)
     except InputError:
         return None
     if isinstance(likelihood, Binary):
         return lambda outputs, labels: loss(outputs, probabilities(labels))
-    if isinstance(likelihood, Classification | LogSoftmax):
-
-        def loss_of_classes(outputs: Tensor, labels: Tensor) -> Tensor:
-            _refuse_what_is_no_class(labels, outputs.shape)
-            return loss(outputs, labels)
-
-        return loss_of_classes
     return loss
 
 
@@ -102,19 +92,3 @@ def target_columns(labels: Tensor, shape: torch.Size, outputs: list[int], likeli
     values = labels.reshape(len(labels), size)
     values = 2 * probabilities(values).double() - 1 if isinstance(likelihood, Binary) else values.double()
     return values[:, outputs]
-
-
-def _refuse_what_is_no_class(labels: Tensor, shape: torch.Size) -> None:
-    """Labels (n, ...) of outputs (n, ..., classes) are integers below the number of classes, or -100: to be ignored."""
-    if labels.is_floating_point() or labels.shape != shape[:-1]:
-        raise InputError(
-            f"Class labels are integers of shape {tuple(shape[:-1])}, one per position of outputs with classes last; these "
-            f"are {labels.dtype} of shape {tuple(labels.shape)}: pass likelihood='segmentation' for classes on axis 1, "
-            "'binary' for several labels per example, 'regression' for real targets, or function=lambda out, batch: ..."
-        )
-    known = labels[labels != IGNORED]
-    if known.numel() and (int(known.min()) < 0 or int(known.max()) >= shape[-1]):
-        raise InputError(
-            f"Labels lie in 0..{shape[-1] - 1}, or are {IGNORED} to be ignored; these lie in "
-            f"{int(known.min())}..{int(known.max())}: number the classes from 0, or check the outputs of the model."
-        )

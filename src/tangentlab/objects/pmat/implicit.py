@@ -52,6 +52,7 @@ class PMatImplicit(PMat):
                     outputs = rows.network(batch)
             rows.weighting.prepare(outputs, number)
             self.examples += outputs.shape[0]
+        rows.require_dependence()
 
     @classmethod
     def from_rows(cls, rows: Rows) -> PMatImplicit:

@@ -1,0 +1,75 @@
+"""Targets as likelihoods and losses take them: checked, where the outputs are, and in the shape of the outputs."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tangentlab.errors import InputError
+
+IGNORED = -100
+"""The class label that stands for no label, as in torch and transformers."""
+
+
+def require_classes(outputs: Tensor, axis: int) -> int:
+    """Number of classes on an axis of outputs (N, ...); a softmax over one of them is 1 whatever the model says."""
+    if not -outputs.ndim < axis < outputs.ndim or axis == 0:
+        raise InputError(f"The classes are on axis {axis} and the outputs have the shape {tuple(outputs.shape)}.")
+    classes = outputs.shape[axis]
+    if classes < 2:
+        raise InputError(
+            f"A softmax over one output is always 1, so its Fisher matrix and gradients are zero: outputs of shape "
+            f"{tuple(outputs.shape)} have one class on axis {axis}. Take likelihood='regression' if the output is a mean, "
+            "'binary' if it is the logit of two classes."
+        )
+    return classes
+
+
+def class_indices(labels: Tensor, outputs: Tensor, ignore_index: int | None) -> Tensor:
+    """Labels (samples, N, ...) as long integers for outputs (N, ..., C), those to ignore among them."""
+    classes = require_classes(outputs, -1)
+    if labels.is_floating_point() or labels.is_complex() or labels.shape[1:] != outputs.shape[:-1]:
+        raise InputError(
+            f"Class labels must be integers of shape {tuple(outputs.shape[:-1])}, one per position; these are "
+            f"{labels.dtype} of shape {tuple(labels.shape[1:])}: pass likelihood='segmentation' for classes on axis 1, "
+            "'binary' for several labels per example, 'regression' for real targets, or function=lambda out, batch: ..."
+        )
+    indices = labels.to(outputs.device).long()
+    counted = indices if ignore_index is None else indices[indices != ignore_index]
+    if counted.numel() and not 0 <= int(counted.min()) <= int(counted.max()) < classes:
+        also = "" if ignore_index is None else f" (or be {ignore_index}, to be ignored)"
+        raise InputError(
+            f"Labels must lie in 0..{classes - 1}{also}, found {int(counted.min())}..{int(counted.max())}: number the "
+            "classes from 0, name a label without meaning by Classification(ignore_index=...), or check the outputs."
+        )
+    return indices
+
+
+def one_hot(labels: Tensor, outputs: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
+    """Labels (samples, N, ...) as vectors (samples, N, ..., C) for outputs (N, ..., C), and whether they count, (..., 1).
+
+    Vectors of labels that do not count are zero.
+    """
+    indices = class_indices(labels, outputs, ignore_index)
+    counts = torch.ones_like(indices, dtype=torch.bool) if ignore_index is None else indices != ignore_index
+    vectors = F.one_hot(indices.where(counts, 0), outputs.shape[-1]) * counts[..., None]
+    return vectors.to(outputs.dtype), counts[..., None].to(outputs.dtype)
+
+
+def like_outputs(labels: Tensor, outputs: Tensor) -> Tensor:
+    """Real targets (samples, N, ...) in the shape (samples, *outputs.shape)."""
+    if labels.shape[1:2] != outputs.shape[:1] or labels[0].numel() != outputs.numel():
+        raise InputError(f"Targets of shape {tuple(labels.shape[1:])} do not fit outputs {tuple(outputs.shape)}.")
+    return labels.to(outputs).reshape(-1, *outputs.shape)
+
+
+def probabilities(targets: Tensor, outputs: Tensor) -> Tensor:
+    """Targets (N, ...) of Bernoulli logits in the shape of the outputs; they lie in [0, 1]."""
+    shaped = like_outputs(targets[None], outputs)[0]
+    if not bool(((shaped >= 0) & (shaped <= 1)).all()):
+        raise InputError(
+            f"Targets of the binary likelihood lie in [0, 1], these in [{float(targets.min()):g}, "
+            f"{float(targets.max()):g}]: map two classes to 0 and 1, as with (targets > 0)."
+        )
+    return shaped
