@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.trial.blocks import flow, layers, mixing, sharing, strange
-from tests.trial.blocks.base import BLOCKS, FEATURES, MAPS, Apply, Shape, Site
+from tests.trial.blocks.base import BLOCKS, FEATURES, MAPS, ODD, Apply, Shape, Site
 from tests.trial.choices import Choices, NoSuchCase
 
 assert all((flow, layers, mixing, sharing, strange))  # they fill BLOCKS
@@ -52,7 +52,7 @@ def build(choices: Choices) -> Blueprint:
     torch.manual_seed(choices.number("seed", 0, 2**16))
     start = choices.pick("start", ["vectors", "sequences", "tokens", "bag", "signals", "images", "volumes"], _STARTS)
     input_shape, site, blocks = _start(start, choices.within("input"))
-    kinds, traits = [], frozenset[str]()
+    kinds, traits = [], frozenset({ODD} if start == "bag" else ())  # torch has no differential of a bag
     for part in choices.parts("blocks", 0, 5, _LENGTHS):
         site.choices = part
         options = [b for b in BLOCKS.values() if b.fits(site)]

@@ -128,7 +128,7 @@ def losses(likelihood: str, outputs: Tensor, targets: Tensor) -> Tensor:
     elif likelihood == "segmentation":
         values = F.cross_entropy(outputs, targets, reduction="none")
     elif likelihood == "log_softmax":
-        values = F.nll_loss(outputs.movedim(-1, 1), targets, reduction="none")
+        values = F.nll_loss(outputs.movedim(-1, 1).contiguous(), targets, reduction="none")
     else:
         values = F.cross_entropy(outputs.movedim(-1, 1), targets, reduction="none")
     return values.flatten(1).sum(1) if values.ndim > 1 else values

@@ -310,7 +310,7 @@ def packed(site: Site) -> Any:
     """A recurrent layer on packed sequences of different lengths."""
 
     def run(m: Any, x: Tensor) -> Tensor:
-        lengths = torch.arange(len(x)).remainder(x.shape[1]) + 1
+        lengths = (x.detach()[:, 1:, 0] > 0).sum(1) + 1
         pack = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         out, _ = nn.utils.rnn.pad_packed_sequence(m.rnn(pack)[0], batch_first=True, total_length=x.shape[1])
         return out

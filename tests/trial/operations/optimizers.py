@@ -70,13 +70,16 @@ def exact_step(o: Choices, scene: Scene) -> Work:
         raise NoSuchCase("no gradient of one example")
     name, damping = o.pick("preconditioner", ["diagonal", "block-diagonal"]), 0.1
     treated: list[tuple[str, ...]] = []
+    announced: list[str] = []  # as something else than the second moment of examples
 
     def found() -> Results:
         precond = optim.make_preconditioner(name, scene.model, damping=damping)
         backward(scene)
         precond.step()
-        treated[:] = [row.names for row in precond.report().rows if row.treated]
-        return gradients(scene)
+        rows = precond.report().rows
+        treated[:] = [row.names for row in rows if row.treated]
+        announced[:] = [n for row in rows if "positions count as examples" in row.method for n in row.names]
+        return {n: grad for n, grad in gradients(scene).items() if n not in announced}
 
     def expected(truth: Truth) -> Results:
         every = truth.pulled(scores(scene.data.likelihood, truth.outputs, truth.targets))
@@ -89,7 +92,7 @@ def exact_step(o: Choices, scene: Scene) -> Work:
             moment = torch.diag(moment.diagonal()) if name == "diagonal" else moment
             step = torch.linalg.solve(moment + damping * torch.eye(len(moment)).double(), flat[index])
             flat = flat.index_copy(0, index, step)
-        return {n: flat[place].reshape(truth.shapes[n]) for n, place in places.items()}
+        return {n: flat[place].reshape(truth.shapes[n]) for n, place in places.items() if n not in announced}
 
     return Work(found, expected, refusals=(InputError,), touches=True, measures=False, one_batch=True, slack=100)
 
