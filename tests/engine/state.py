@@ -55,4 +55,5 @@ def _fingerprint(value: Any) -> Any:
 
 def _bytes(tensor: Tensor) -> bytes:
     """The values of a tensor of any type, bfloat16 included."""
-    return tensor.detach().to_dense().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    dense = tensor.detach().to_dense()
+    return torch.empty(dense.shape, dtype=dense.dtype).copy_(dense).reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -97,11 +97,7 @@ def _prepared(choices: Choices) -> tuple[Scene, str, Work]:
         scene = scenes.make(choices)
         scene.find_truth()
         o = choices.within("operation")
-        fitting = [
-            one
-            for one in OPERATIONS.values()
-            if scene.blueprint.dtype in one.dtypes and (scene.data.has_targets or not one.needs_targets)
-        ]
+        fitting = [one for one in OPERATIONS.values() if scene.blueprint.dtype in one.dtypes and one.fits(scene)]
         name = o.pick("name", [one.name for one in fitting], [one.weight for one in fitting])
         return scene, name, OPERATIONS[name].make(o, scene)
     except NoSuchCase:

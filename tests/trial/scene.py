@@ -61,8 +61,11 @@ class Scene:
         return self.blueprint.model
 
     def fresh(self) -> nn.Module:
-        """The same network once more."""
-        return build(Choices(deepcopy(self.record), None)).model
+        """The same network once more, without hooks on parameters: they change what an optimizer sees, not the function."""
+        model = build(Choices(deepcopy(self.record), None)).model
+        for parameter in model.parameters():
+            parameter._backward_hooks = None
+        return model
 
     def around(self) -> AbstractContextManager:
         """What surrounds the calls; a truth is taken with gradients, so nothing where it would forbid them."""

@@ -83,8 +83,6 @@ def measure(
         model = fresh()
         if dtype is not None:
             model, x = model.to(dtype), x.to(dtype) if x.is_floating_point() else x
-        for p in model.parameters():
-            p._backward_hooks = None  # a hook on a parameter changes what an optimizer sees, not the function
         with around(), torch.enable_grad():
             out = call(model, x)
             out = out[:, None] if out.ndim == 1 else out

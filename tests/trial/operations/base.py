@@ -45,8 +45,8 @@ class Operation:
     name: str
     make: Callable[[Choices, Scene], Work]
     weight: float
-    needs_targets: bool
     dtypes: tuple[torch.dtype, ...]
+    fits: Callable[[Scene], bool]
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -54,15 +54,20 @@ REAL = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def operation(
-    weight: float = 1.0, *, needs_targets: bool = False, dtypes: tuple[torch.dtype, ...] = REAL
+    weight: float = 1.0, *, dtypes: tuple[torch.dtype, ...] = REAL, fits: Callable[[Scene], bool] = lambda scene: True
 ) -> Callable[[Callable[[Choices, Scene], Work]], Callable[[Choices, Scene], Work]]:
     """Decorator: the function makes the work of an operation of its own name."""
 
     def add(make: Callable[[Choices, Scene], Work]) -> Callable[[Choices, Scene], Work]:
-        OPERATIONS[make.__name__] = Operation(make.__name__, make, weight, needs_targets, dtypes)
+        OPERATIONS[make.__name__] = Operation(make.__name__, make, weight, dtypes, fits)
         return make
 
     return add
+
+
+def has_targets(scene: Scene) -> bool:
+    """Whether the data come with targets."""
+    return scene.data.has_targets
 
 
 def random_vector(*shape: int, seed: int = 7) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 
 import tangentlab as tl
 from tests.trial.choices import Choices
-from tests.trial.operations.base import Results, Work, in_type, operation, random_vector
+from tests.trial.operations.base import Results, Work, has_targets, in_type, operation, random_vector
 from tests.trial.scene import Scene
 from tests.trial.truth import Truth, losses, scores
 
@@ -48,7 +48,7 @@ def jacobian_product(o: Choices, scene: Scene) -> Work:
     return Work(found, expected, ordered=True)
 
 
-@operation(3, needs_targets=True)
+@operation(3, fits=has_targets)
 def example_gradients(o: Choices, scene: Scene) -> Work:
     """By the likelihood's name or by a loss function; the gradients or their norms."""
     norms, own = o.chance("norms"), o.chance("own loss")

@@ -11,7 +11,8 @@ from torch import Tensor
 import tangentlab as tl
 from tangentlab.errors import ModelError, NumericsError, StructureError
 from tests.trial.choices import Choices, NoSuchCase
-from tests.trial.operations.base import Work, operation, random_vector
+from tests.trial.operations.base import Work, has_targets, operation, random_vector
+from tests.trial.operations.second_derivatives import dense_hessian
 from tests.trial.scene import Scene
 from tests.trial.truth import Truth, fisher_of_outputs, hessian_of_loss, losses, scores
 
@@ -159,7 +160,7 @@ def sampled_fisher(o: Choices, scene: Scene) -> Work:
     return matrix_work(o, scene, build, exact)
 
 
-@operation(2, needs_targets=True)
+@operation(2, fits=has_targets)
 def second_moment(o: Choices, scene: Scene) -> Work:
     """FIM_Empirical and GradientCovariance."""
     name, centred = scene.data.likelihood, o.pick("centred", [None, False, True])
@@ -180,7 +181,7 @@ def second_moment(o: Choices, scene: Scene) -> Work:
     return matrix_work(o, scene, build, exact, representations=names, refusals=(NumericsError,) * bool(centred))
 
 
-@operation(2, needs_targets=True)
+@operation(2, fits=has_targets)
 def gauss_newton(o: Choices, scene: Scene) -> Work:
     name, own = scene.data.likelihood, o.chance("own loss")
 
@@ -191,7 +192,7 @@ def gauss_newton(o: Choices, scene: Scene) -> Work:
     return matrix_work(o, scene, build, lambda truth: truth.weighted(hessian_of_loss(name, truth.outputs)))
 
 
-@operation(2, needs_targets=True, dtypes=(torch.float64,))
+@operation(2, fits=has_targets, dtypes=(torch.float64,))
 def hessian(o: Choices, scene: Scene) -> Work:
     name = scene.data.likelihood
     if scene.place not in ("nowhere", "no_grad", "default double"):
@@ -210,41 +211,3 @@ def hessian(o: Choices, scene: Scene) -> Work:
     if o.record["question"] in ("solve", "inverse", "logdet"):
         raise NoSuchCase("an indefinite matrix need not have it")
     return work
-
-
-def dense_hessian(scene: Scene) -> Tensor:
-    """1/N sum of second derivatives of the losses by differences of gradients: torch's own are wrong for some operations."""
-    wide, narrow = (_differences(scene, step) for step in (1e-4, 1e-5))
-    if not torch.isfinite(wide).all() or (wide - narrow).abs().max() > 1e-5 * wide.abs().max().clamp_min(1e-2):
-        raise NoSuchCase("no second derivatives here")
-    return (wide + wide.t()) / 2
-
-
-def _differences(scene: Scene, step: float) -> Tensor:
-    """(d, d), a column from the gradients on both sides of every entry."""
-    count = scene.truth.rows.shape[-1]
-    columns = []
-    for index in range(count):
-        up, down = (_mean_gradient(scene, index, sign * step) for sign in (1, -1))
-        columns.append((up - down) / (2 * step))
-    return torch.stack(columns, 1)
-
-
-def _mean_gradient(scene: Scene, index: int, move: float) -> Tensor:
-    """Gradient of the mean loss with one entry of the parameters moved."""
-    total: Any = 0
-    for x, y in scene.data.batches:
-        model = scene.fresh()
-        own = dict(model.named_parameters())
-        parameters = [own[name] for name in scene.selected()]
-        flat = torch.cat([p.detach().flatten() for p in parameters])
-        flat[index] += move
-        with torch.no_grad():
-            for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
-                p.copy_(part.reshape(p.shape))
-        with torch.enable_grad():
-            outputs = scene.call(model, x)
-            loss = losses(scene.data.likelihood, outputs[:, None] if outputs.ndim == 1 else outputs, y).sum()
-            grads = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        total = total + torch.cat([grad.flatten() for grad in grads])
-    return total / scene.data.examples

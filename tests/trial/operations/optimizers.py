@@ -14,16 +14,14 @@ from tests.trial.operations.base import Results, Work, operation
 from tests.trial.scene import Scene
 from tests.trial.truth import Truth, losses, scores
 
-HUGE = 1e14
+HUGE = 1e20
 
 
-def _one_batch(scene: Scene) -> None:
-    if scene.place not in ("nowhere", "default double") or scene.function != "none" or scene.selection != "all":
-        raise NoSuchCase("training is done plainly")
-    if any(p._backward_hooks for p in scene.model.parameters()):
-        raise NoSuchCase("what is in .grad is no gradient")
-    if len(scene.data.batches) > 1 or scene.data.form not in ("tuple", "list"):
-        raise NoSuchCase("one step has one batch")
+def one_step(scene: Scene) -> bool:
+    """Whether the scene is a plain training step on one batch with targets."""
+    plain = scene.place in ("nowhere", "default double") and scene.function == "none" and scene.selection == "all"
+    hooked = any(p._backward_hooks for p in scene.model.parameters())  # what is in .grad would be no gradient
+    return plain and not hooked and scene.data.form in ("tuple", "list")
 
 
 def backward(scene: Scene) -> None:
@@ -39,10 +37,9 @@ def gradients(scene: Scene) -> dict[str, Tensor]:
     return {n: torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for n, p in trainable.items()}
 
 
-@operation(2.5, dtypes=(torch.float64, torch.float32))
+@operation(7, dtypes=(torch.float64, torch.float32), fits=one_step)
 def damped_step(o: Choices, scene: Scene) -> Work:
     """A huge damping: every gradient is left alone or divided by the damping."""
-    _one_batch(scene)
     name = o.pick("preconditioner", [n for n in optim.PRECONDITIONERS if n != "cg"])
 
     if NOISE in scene.blueprint.traits:
@@ -62,10 +59,9 @@ def damped_step(o: Choices, scene: Scene) -> Work:
     return Work(found, expected, refusals=(InputError,), touches=True, measures=False, one_batch=True, slack=1e4)
 
 
-@operation(2, dtypes=(torch.float64,))
+@operation(6, dtypes=(torch.float64,), fits=one_step)
 def exact_step(o: Choices, scene: Scene) -> Work:
     """Diagonal and block-diagonal steps against the second moment of per-example gradients."""
-    _one_batch(scene)
     if scene.blueprint.traits & {MIXES, NOISE}:
         raise NoSuchCase("no gradient of one example")
     name, damping = o.pick("preconditioner", ["diagonal", "block-diagonal"]), 0.1
@@ -97,10 +93,9 @@ def exact_step(o: Choices, scene: Scene) -> Work:
     return Work(found, expected, refusals=(InputError,), touches=True, measures=False, one_batch=True, slack=100)
 
 
-@operation(1.5)
+@operation(5, fits=one_step)
 def training(o: Choices, scene: Scene) -> Work:
     """Two steps of NaturalSGD leave finite weights, whatever the network."""
-    _one_batch(scene)
     name = o.pick("preconditioner", list(optim.PRECONDITIONERS))
 
     def found() -> Results:
