@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.trial.blocks.base import ODD, STATEFUL, Apply, Site, block, parameter
+from tests.trial.blocks.base import MIXES, ODD, STATEFUL, Apply, Site, block, parameter
 
 
 @block(rank=2)
@@ -305,9 +305,9 @@ def nested_outputs(site: Site) -> Any:
     return Apply(lambda m, x: m.child({"a": x.sin(), "b": (x, None)})["out"], child=child)
 
 
-@block(rank=2)
+@block("features", MIXES, rank=2)
 def packed(site: Site) -> Any:
-    """A recurrent layer on packed sequences of different lengths."""
+    """A recurrent layer on packed sequences whose lengths follow from their places in the batch."""
 
     def run(m: Any, x: Tensor) -> Tensor:
         lengths = (x.detach()[:, 1:, 0] > 0).sum(1) + 1

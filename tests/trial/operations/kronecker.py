@@ -100,7 +100,7 @@ def _observed(scene: Scene, layers: list[str], x: Tensor) -> dict[str, tuple[Ten
         return hook
 
     for name in layers:
-        model.get_submodule(name).register_forward_hook(note(name), with_kwargs=True)
+        model.get_submodule(name).register_forward_hook(note(name), with_kwargs=True, prepend=True)
     with torch.enable_grad():
         outputs = scene.call(model, x)
         outputs = outputs[:, None] if outputs.ndim == 1 else outputs
