@@ -35,21 +35,11 @@ sys.path.insert(0, str(ROOT))
 from scripts.mutants import Mutant, mutants_in  # noqa: E402
 
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.yaml")
-COPIED = (
-    "src",
-    "tests",
-    "scripts",
-    "docs",
-    "benchmarks",
-    "pyproject.toml",
-    "README.md",
-    "DEVELOPERS.md",
-    "CHANGELOG.md",
-)
+COPIED = "src tests scripts docs benchmarks examples pyproject.toml README.md DEVELOPERS.md CHANGELOG.md".split()
 PACKAGES = ["engine", "layers", "objects", "optim", "linalg"]
 TESTS = [
     *(f"tests/{name}" for name in (*PACKAGES, "metrics", "theorems", "linearized", "alignment")),
-    *("tests/test_kernels.py", "tests/test_known_mistakes.py", "tests/test_representation_tables.py"),
+    *(f"tests/test_{name}.py" for name in ("kernels", "known_mistakes", "representation_tables", "generators")),
 ]
 OPTIONS = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=short"]
 MEMORY = 10 * 2**30
@@ -68,7 +58,8 @@ class Recorder:
         self.texts: dict[str, list[str]] = {}
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
-        return self.line if frame.f_code.co_filename.startswith(self.source) else None
+        file = frame.f_code.co_filename
+        return self.line if file.startswith(self.source) and file.endswith(".py") else None
 
     def line(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
         """Called by the interpreter before each line of the package."""
@@ -105,7 +96,7 @@ class Recorder:
 
     def pytest_sessionfinish(self) -> None:
         """Writes what was seen."""
-        self.out.write_text(json.dumps(self.tests))
+        self.out.write_text(json.dumps({name: test for name, test in self.tests.items() if test}))
 
 
 class Selected:
@@ -167,22 +158,29 @@ class Laboratory:
 
     def record(self, paths: list[str]) -> None:
         """Which test executes which lines, merged into what is known."""
-        known = json.loads(self.map.read_text()) if self.map.exists() else {}
+        known = self.recorded()
         for path in paths:
-            out = self.note.with_suffix(".json")
-            out.unlink(missing_ok=True)
-            start = time.time()
-            self.pytest([path, *(one for one in OPTIONS if one != "-x")], Recorder(self.source, out))
-            if not out.exists():
+            out, start = self.note.with_suffix(".json"), time.time()
+            options = [one for one in OPTIONS if one != "-x"]
+            if self.pytest([path, *options], Recorder(self.source, out)) not in (0, 1):
                 sys.exit(f"Recording {path} failed:\n{self.log.read_text()[-3000:]}")
             found = json.loads(out.read_text())
             known = {name: test for name, test in known.items() if not name.startswith(path)} | found
-            self.map.write_text(json.dumps(known))
+            self.map.write_text(json.dumps(_shortened(known)))
             print(f"recorded {path}: {len(found)} tests in {time.time() - start:.0f} s", flush=True)
+            print("\n".join(line for line in self.log.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))))
+
+    def recorded(self) -> dict[str, dict[str, Any]]:
+        """Seconds and lines by test."""
+        if not self.map.exists():
+            return {}
+        stored = json.loads(self.map.read_text())
+        lines = stored["lines"]
+        return {name: test | {"lines": [lines[k] for k in test["lines"]]} for name, test in stored["tests"].items()}
 
     def load(self) -> None:
         """Reads the map, turned around: from lines to tests."""
-        tests = {name: test for name, test in json.loads(self.map.read_text()).items() if test}
+        tests = self.recorded()
         self.seconds = {name: test["seconds"] for name, test in tests.items()}
         self.tests: dict[str, set[str]] = {}
         self.of_file: dict[str, set[str]] = {}
@@ -239,6 +237,13 @@ class Laboratory:
         """The journal: the last verdict of each fault."""
         lines = self.journal.read_text().splitlines() if self.journal.exists() else []
         return {entry["key"]: entry for entry in map(json.loads, lines)}
+
+
+def _shortened(tests: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The same with every line written once."""
+    places = {line: k for k, line in enumerate(sorted({line for test in tests.values() for line in test["lines"]}))}
+    short = {name: test | {"lines": [places[line] for line in test["lines"]]} for name, test in tests.items()}
+    return {"lines": list(places), "tests": short}
 
 
 def equivalents() -> list[dict[str, str]]:
