@@ -1,7 +1,7 @@
 """Small faults that can be made in a source file: which exist, and where the tests must look for them.
 
 A fault (mutant) replaces one piece of the text. Text that no value depends on has none: docstrings, annotations,
-decorators, messages of errors and warnings, `__repr__`, assertions, and progress bars.
+decorators, messages of errors and warnings, `__repr__`, assertions, progress bars, and how much is done at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SILENT_KEYWORDS = {"strict", "device", "progress", "stacklevel", "non_blocking",
 UNDONE_METHODS = {"clone", "detach", "abs", "sqrt", "square", "flip"}
 TIGHT = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Attribute, ast.Subscript, ast.IfExp, ast.Starred)
 NEGATED = (ast.Name, ast.Attribute, ast.Call, ast.BoolOp, ast.Subscript)
-SYMMETRIC = {"max", "min", "maximum", "minimum", "gcd", "add", "mul", "isclose", "allclose", "equal"}
+SYMMETRIC = {"max", "min", "transpose", "maximum", "minimum", "gcd", "add", "mul", "isclose", "allclose", "equal"}
 UNLIKE = (ast.Constant, ast.JoinedStr, ast.Lambda, ast.Starred, ast.GeneratorExp)
 """Arguments that cannot be meant to stand in another's place: swapped, they would be a type error."""
 
@@ -203,6 +203,8 @@ def _is_silent(node: ast.AST) -> bool:
             return True
         case ast.Expr(value=ast.Constant()) | ast.If(test=ast.Name(id="TYPE_CHECKING")):
             return True
+        case ast.Call(func=ast.Name(id="max"), args=[ast.Constant(value=1), other]):  # how many at a time
+            return any(isinstance(one, ast.FloorDiv | ast.Div) for one in ast.walk(other))
         case ast.Expr(value=ast.Call(func=function)) | ast.Call(func=function):
             return ast.unparse(function).split(".")[-1] in SILENT_CALLS
         case ast.keyword(arg=name):
@@ -219,10 +221,12 @@ def _words(node: ast.FunctionDef) -> bool:
 
 
 def _is_guard(node: ast.expr, parents: list[ast.AST]) -> bool:
-    """Whether this is the number in ``x / where(y > 0, y, 1.0)``: any would do, since its quotient is not used."""
+    """Whether any number would do: in ``x / where(y > 0, y, 1.0)``, whose quotient is not used, and in ``empty(0)``."""
     match parents[-2:]:
         case [ast.BinOp(op=ast.Div(), right=right), ast.Call(func=ast.Attribute(attr="where"), args=[_, *values])]:
             return right is parents[-1] and node in values and isinstance(node, ast.Constant)
+        case [*_, ast.Call(func=ast.Attribute(attr="empty" | "new_empty"))]:  # an empty tensor is there for its type
+            return isinstance(node, ast.Constant) and node.value == 0
     return False
 
 

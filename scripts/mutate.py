@@ -4,7 +4,8 @@
 in the random order of the seed, leaves out those listed in scripts/equivalent_mutants.yaml with the reason why they
 change no result, and runs for each the tests that execute the line, the fastest first, in a copy of the tree. Which test
 executes which line is recorded once (some 20 minutes); `--record tests/linalg` does it again for tests that were added
-or changed. A run that is stopped goes on where it was; `--again` tries the survivors once more, after tests were added.
+or changed. A run that is stopped goes on where it was; `--again` tries the survivors once more, after tests were added
+or after a run with `--quick`.
 """
 
 from __future__ import annotations
@@ -189,27 +190,35 @@ class Laboratory:
                 self.tests.setdefault(line, set()).add(name)
                 self.of_file.setdefault(line.partition(":")[0], set()).add(name)
 
-    def chosen(self, mutant: Mutant) -> Iterator[set[str]]:
-        """Tests that can see a fault, in portions: of the package, others, and those that share results or use processes."""
+    def chosen(self, mutant: Mutant, quick: bool) -> Iterator[set[str]]:
+        """Tests that can see a fault, in portions: some of the package, some others, then (unless quick) all of them.
+
+        Last come those of the same files, which may share results that were made once, and those that use processes.
+        """
         texts = (ROOT / "src" / "tangentlab" / mutant.path).read_text().splitlines()
         keys = {f"{mutant.path}:{texts[line - 1].strip()}" for line in range(mutant.lines[0], mutant.lines[1] + 1)}
         direct = set().union(*(self.tests.get(key, ()) for key in keys))
-        direct = direct or self.of_file.get(mutant.path, set())  # run at import, or new since the recording
-        own = f"tests/{mutant.path.split('/')[0]}/"
+        direct = direct or self.of_file.get(mutant.path) or self.mentioning(mutant.path)  # run at import, or new
+        own, some = f"tests/{mutant.path.split('/')[0]}/", _some_variants(direct)
         near = {name for name in direct if name.startswith(own)}
-        yield near
-        yield direct - near
-        files = {name.partition("::")[0] for name in near} | {
-            file for file in self.with_processes() if file.startswith(own)
-        }
-        yield {name for name in self.seconds if name.partition("::")[0] in files} - near
+        yield some & near
+        yield some - near
+        if not quick:
+            files = {name.partition("::")[0] for name in near}
+            files |= {file for file in self.with_processes() if file.startswith(own)}
+            yield (direct | {name for name in self.seconds if name.partition("::")[0] in files}) - some
+
+    def mentioning(self, path: str) -> set[str]:
+        """Tests in files that name a module of which nothing runs but at import."""
+        module = path.removesuffix(".py").replace("/", ".")
+        return {name for name in self.seconds if module in (self.tree / name.partition("::")[0]).read_text()}
 
     def with_processes(self) -> set[str]:
         """Test files that start processes, which the recorder does not follow."""
         files = {name.partition("::")[0] for name in self.seconds}
         return {file for file in files if re.search(r"\bspawn\(", (self.tree / file).read_text())}
 
-    def judge(self, mutant: Mutant) -> dict[str, Any]:
+    def judge(self, mutant: Mutant, quick: bool) -> dict[str, Any]:
         """Runs the tests against one fault."""
         path, start, count = self.source / mutant.path, time.time(), 0
         source = (ROOT / "src" / "tangentlab" / mutant.path).read_text()
@@ -218,7 +227,7 @@ class Laboratory:
         os.utime(path, (self.clock, self.clock))
         verdict = "survived"
         try:
-            for names in self.chosen(mutant):
+            for names in self.chosen(mutant, quick):
                 if names:
                     self.note.write_text("(collection)")
                     files = sorted({name.partition("::")[0] for name in names})
@@ -237,6 +246,14 @@ class Laboratory:
         """The journal: the last verdict of each fault."""
         lines = self.journal.read_text().splitlines() if self.journal.exists() else []
         return {entry["key"]: entry for entry in map(json.loads, lines)}
+
+
+def _some_variants(names: set[str], most: int = 10) -> set[str]:
+    """At most ten of the variants of each parametrized test."""
+    families: dict[str, list[str]] = {}
+    for name in sorted(names):
+        families.setdefault(name.partition("[")[0], []).append(name)
+    return {name for family in families.values() for name in family[:: -(-len(family) // most)]}
 
 
 def _shortened(tests: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -286,6 +303,9 @@ def main() -> None:
     parser.add_argument("--packages", nargs="+", default=PACKAGES, help="folders or modules of the package")
     parser.add_argument("--record", nargs="*", metavar="TESTS", help="record (these) tests again, then stop")
     parser.add_argument("--again", action="store_true", help="judge survivors of earlier runs once more")
+    parser.add_argument(
+        "--quick", action="store_true", help="at most ten variants of a test: more survivors than there are"
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / ".mutation", help="where the copy and the journal are")
     options = parser.parse_args()
     laboratory = Laboratory(options.folder.resolve(), options.packages)
@@ -306,7 +326,7 @@ def main() -> None:
     verdicts = laboratory.judged()
     for number, mutant in enumerate(chosen, 1):
         if mutant.key not in verdicts or (options.again and verdicts[mutant.key]["verdict"] == "survived"):
-            entry = verdicts[mutant.key] = laboratory.judge(mutant)
+            entry = verdicts[mutant.key] = laboratory.judge(mutant, options.quick)
             with laboratory.journal.open("a") as journal:
                 journal.write(json.dumps(entry) + "\n")
             print(

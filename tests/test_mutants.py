@@ -36,6 +36,7 @@ class A(Base, flag=True):
 def f(x: int | None, y: "list[1]") -> int | None:
     """Function 1 - 1."""
     assert x > 0, 1 + 1
+    step = max(1, x // (8 * y))
     return cast(x, y)
 '''
 

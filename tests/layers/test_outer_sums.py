@@ -11,9 +11,16 @@ from tangentlab.layers import outer as outer_module
 from tangentlab.layers.gram import gram
 from tangentlab.layers.workspace import Workspace
 from tests.layers.cases import CASES, Case, case, cotangents_of, factors_of, groups_of, true_rows
+from tests.pieces import in_small_pieces
 
 SOME = [*list(CASES.values())[::4], case(nn.Linear, 4, 3, shape=(3, 4)), case(nn.Conv2d, 3, 4, 3, shape=(3, 3, 5, 6))]
 each = pytest.mark.parametrize("one", {str(one): one for one in SOME}.values(), ids=str)
+
+
+@pytest.fixture(params=["whole", "in small pieces"], autouse=True)
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param != "whole":
+        in_small_pieces(monkeypatch)
 
 
 def sums(one: Case) -> list[tuple[OuterSum, Tensor]]:

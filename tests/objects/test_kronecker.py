@@ -200,6 +200,17 @@ def test_mixed_by_name_gives_each_layer_what_was_chosen():
     assert_close(F.to_dense(), torch.stack(rows))
 
 
+@pytest.mark.parametrize("choice", [{"0": tl.PMatDiag}, {"0.weight": tl.PMatDiag}, {"?.bias": tl.PMatDiag}])
+def test_mixed_by_name_takes_the_name_of_a_layer_or_of_any_of_its_parameters(choice):
+    case = case_of("mlp")
+    F = tl.FIM(case.model, case.batches, tl.PMatMixed.of({**choice, "*": tl.PMatEKFAC}))
+    expected = truth.kronecker("mlp", corrected=True).clone()
+    size = sum(p.numel() for p in case.model[0].parameters())
+    layers = slice(None) if "?.bias" in choice else slice(size)
+    expected[layers] = truth.diagonal("mlp")[layers]
+    assert_close(F.to_dense(), expected)
+
+
 def test_mixed_says_what_it_cannot_contain_and_what_nothing_matches():
     case = case_of("norms")
     for choice, message, kind in (

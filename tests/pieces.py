@@ -1,0 +1,23 @@
+"""How much is done at a time, made as little as possible: no result may depend on it."""
+
+import re
+import sys
+
+import pytest
+
+AT_A_TIME = re.compile(r"(BYTES|CELLS|AT_ONCE|UNITS|LONG|STACK|WORTH_CUTTING)$")
+"""Names of the constants that say so."""
+
+
+def in_small_pieces(monkeypatch: pytest.MonkeyPatch, size: int = 1) -> None:
+    """Bytes, numbers or matrices that are worked on at a time, in every module that is loaded."""
+    found = [
+        (module, name)
+        for path, module in list(sys.modules.items())
+        if path.startswith("tangentlab.")
+        for name in vars(module)
+        if name.isupper() and AT_A_TIME.search(name)
+    ]
+    assert {name for _, name in found} >= {"CACHE_BYTES", "ROWS_BYTES", "ROWS_AT_ONCE", "TILE_BYTES", "_CELLS"}
+    for module, name in found:
+        monkeypatch.setattr(module, name, size)
