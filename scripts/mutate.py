@@ -195,7 +195,7 @@ class Laboratory:
 
         Last come those of the same files, which may share results that were made once, and those that use processes.
         """
-        texts = (ROOT / "src" / "tangentlab" / mutant.path).read_text().splitlines()
+        texts = (self.source / mutant.path).read_text().splitlines()
         keys = {f"{mutant.path}:{texts[line - 1].strip()}" for line in range(mutant.lines[0], mutant.lines[1] + 1)}
         direct = set().union(*(self.tests.get(key, ()) for key in keys))
         direct = direct or self.of_file.get(mutant.path) or self.mentioning(mutant.path)  # run at import, or new
@@ -221,7 +221,7 @@ class Laboratory:
     def judge(self, mutant: Mutant, quick: bool) -> dict[str, Any]:
         """Runs the tests against one fault."""
         path, start, count = self.source / mutant.path, time.time(), 0
-        source = (ROOT / "src" / "tangentlab" / mutant.path).read_text()
+        source = (self.source / mutant.path).read_text()
         self.clock += 10  # compiled files are known by the second of the source and its size
         path.write_text(mutant.applied(source))
         os.utime(path, (self.clock, self.clock))
@@ -315,7 +315,7 @@ def main() -> None:
             return
     laboratory.load()
     listed, passed_over, chosen = equivalents(), Counter[str](), list[Mutant]()
-    root = ROOT / "src" / "tangentlab"
+    root = laboratory.source
     for mutant in sorted(mutants_in(root, options.packages), key=lambda mutant: mutant.rank(options.seed)):
         if reason(mutant, listed):
             passed_over[mutant.path.split("/")[0]] += 1
