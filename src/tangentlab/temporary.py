@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any
 
 
-@contextmanager
-def temporarily(change: Callable[[], object], back: Callable[[], object]) -> Iterator[None]:
-    """`change()` inside the block and `back()` after it, also if Ctrl-C comes in the middle of either.
+def changed(change: Callable[[], object], back: Callable[[], object]) -> Generator[None, Any, None]:
+    """The middle of a context manager, `yield from changed(change, back)`: `change()` before its block and `back()` after it.
 
-    `back` runs twice, and also after half a change: it must set things to what they were before `temporarily` was called,
-    and must not depend on how far `change` came.
+    Ctrl-C may come in the middle of either, so `back` runs twice, and also after half a change: it has to set things to what
+    they were beforehand, whatever they are now, and must not take apart what is right already.
     """
     try:
         try:
@@ -21,3 +21,7 @@ def temporarily(change: Callable[[], object], back: Callable[[], object]) -> Ite
             back()
     finally:
         back()
+
+
+temporarily = contextmanager(changed)
+"""The same as a context manager of its own."""

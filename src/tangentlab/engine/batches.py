@@ -19,7 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from tangentlab.engine.turns import TURN
+from tangentlab.engine.snapshot import same_random_state
 from tangentlab.errors import InputError
 
 _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -62,22 +62,18 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches. What a loader draws (seeds of its workers, transforms) is not taken from the caller's stream."""
-        empty, batches, state = True, None, torch.get_rng_state()
+        batches, seen, end, state = None, 0, object(), torch.get_rng_state()
         while True:
-            with TURN:
-                outer = torch.get_rng_state()
-                try:
-                    torch.set_rng_state(state)
-                    batches = iter(self._data) if batches is None else batches
-                    batch = next(batches)
-                except StopIteration:
-                    break
-                finally:
-                    state = torch.get_rng_state()
-                    torch.set_rng_state(outer)
-            empty = False
+            with same_random_state():
+                torch.set_rng_state(state)
+                batches = iter(self._data) if batches is None else batches
+                batch = next(batches, end)
+                state = torch.get_rng_state()
+            if batch is end:
+                break
+            seen += 1
             yield batch
-        if empty:
+        if not seen:
             raise InputError("The loader is empty: there is no batch to compute anything from.")
 
     def __len__(self) -> int:

@@ -23,6 +23,7 @@ from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.snapshot import same_attributes
 from tangentlab.engine.turns import TURN
 from tangentlab.errors import ModelError
+from tangentlab.temporary import changed
 
 
 @dataclass
@@ -75,13 +76,16 @@ def capture(network: Network, batch: Any, groups: Iterable[Group]) -> Captured:
 @contextmanager
 def _hooks(sites: Iterable[Any], hook_of: Callable[[Any], Callable[..., None]]) -> Iterator[None]:
     handles = []
-    try:
+
+    def attach() -> None:
         for site in sites:
             handles.append(site.module.register_forward_hook(hook_of(site), with_kwargs=True, prepend=True))
-        yield
-    finally:
+
+    def remove() -> None:
         for handle in handles:
             handle.remove()
+
+    yield from changed(attach, remove)
 
 
 def _recorder(input_name: str, calls: list[Call]) -> Callable[..., None]:
@@ -174,10 +178,13 @@ def _silent(leaves: Iterable[Tensor]) -> Iterator[None]:
     """Hooks on a parameter change what an optimizer sees, not the function; they are taken out for a moment."""
     tables = [leaf._backward_hooks for leaf in leaves if leaf._backward_hooks]
     hooks = [dict(table) for table in tables]
-    try:
+
+    def clear() -> None:
         for table in tables:
             table.clear()
-        yield
-    finally:
+
+    def back() -> None:
         for table, own in zip(tables, hooks, strict=True):
             table.update(own)
+
+    yield from changed(clear, back)

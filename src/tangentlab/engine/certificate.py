@@ -31,6 +31,7 @@ from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.network import Network, require_finite
 from tangentlab.engine.routes import Route, structured_factors
 from tangentlab.engine.snapshot import untouched
+from tangentlab.temporary import changed
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
 """Largest difference of two gradients of one parameter, relative to the largest entry, that counts as rounding."""
@@ -48,11 +49,8 @@ Gradients = dict[str, Tensor]
 @contextmanager
 def verify(on: bool) -> Iterator[None]:
     """Whether routes are proved inside the block: `with tangentlab.verify(False):` for models that have been proved before."""
-    token = _verifies.set(on)
-    try:
-        yield
-    finally:
-        _verifies.reset(token)
+    before = _verifies.get()
+    yield from changed(lambda: _verifies.set(on), lambda: _verifies.set(before))
 
 
 def verifies(network: Network) -> bool:

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tangentlab.engine.capture import gradients
 from tangentlab.engine.chain import is_plain_chain
@@ -28,31 +27,37 @@ from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.turns import TURN
 from tangentlab.errors import ModelError, TangentlabError
+from tangentlab.temporary import changed
 
 
 @contextmanager
 def no_fast_path() -> Iterator[None]:
     """Transformer layers call their own modules and functions, not one fused kernel."""
+    switch = torch.backends.mha.set_fastpath_enabled
     with TURN:
         before = torch.backends.mha.get_fastpath_enabled()
-        try:
-            torch.backends.mha.set_fastpath_enabled(False)
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(before)
+        yield from changed(lambda: switch(False), lambda: switch(before))
 
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
     """Kernels that support every kind of differentiation: math attention, no oneDNN, no transformer fast path."""
-    with TURN:
-        one_dnn = torch.backends.mkldnn.enabled
-        try:
-            torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
-            with no_fast_path(), sdpa_kernel(SDPBackend.MATH):
-                yield
-        finally:
-            torch.backends.mkldnn.enabled = one_dnn
+    cuda = torch.backends.cuda
+    fused = {
+        cuda.enable_flash_sdp: cuda.flash_sdp_enabled,
+        cuda.enable_mem_efficient_sdp: cuda.mem_efficient_sdp_enabled,
+        cuda.enable_cudnn_sdp: cuda.cudnn_sdp_enabled,
+    }
+
+    def switch(one_dnn: bool, math: bool, others: list[bool]) -> None:
+        torch.backends.mkldnn.enabled = one_dnn  # type: ignore[assignment]
+        cuda.enable_math_sdp(math)
+        for enable, on in zip(fused, others, strict=True):
+            enable(on)
+
+    with TURN, no_fast_path():
+        before = bool(torch.backends.mkldnn.enabled), cuda.math_sdp_enabled(), [enabled() for enabled in fused.values()]
+        yield from changed(lambda: switch(False, True, [False] * len(fused)), lambda: switch(*before))
 
 
 def has_padding(model: nn.Module) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tangentlab.engine.turns import TURN
+from tangentlab.temporary import changed
 
 
 def call_with(
@@ -35,8 +36,4 @@ def _no_conversion() -> Iterator[None]:
             return convert(self, *args, **options)
         raise RuntimeError(f"the forward converts a {type(self).__name__} (Module.to), which a transform cannot follow")
 
-    try:
-        nn.Module._apply = refuse  # type: ignore[method-assign]
-        yield
-    finally:
-        nn.Module._apply = convert  # type: ignore[method-assign]
+    yield from changed(lambda: setattr(nn.Module, "_apply", refuse), lambda: setattr(nn.Module, "_apply", convert))

@@ -22,6 +22,7 @@ from tangentlab.engine.losses import per_example
 from tangentlab.engine.memory import require_memory
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.progress import track
+from tangentlab.engine.routes import Route
 from tangentlab.engine.rows import LossFunction
 from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.sweep import Engine
@@ -198,8 +199,8 @@ class LossHessian:
         slices, parameters = self.layout.slices, self.network.parameters()
         index = torch.cat([torch.arange(slices[name].start, slices[name].stop) for name in names])
         if gradient is None:
-            units = torch.eye(self.layout.numel, dtype=next(iter(parameters.values())).dtype)[index]
-            return self._multiply(None, units, batch)[:, index]
+            example = next(iter(parameters.values())).detach()
+            return torch.cat([self._forward_columns(some, index, example, batch) for some in index.split(_UNITS)])
         if not gradient.requires_grad or not len(index):
             return gradient.new_zeros((len(index), len(index)))
         part = gradient[index.to(gradient.device)]
@@ -215,6 +216,12 @@ class LossHessian:
             )
         return torch.cat(rows)
 
+    def _forward_columns(self, some: Tensor, index: Tensor, example: Tensor, batch: Any) -> Tensor:
+        """Some rows of a block by forward mode over reverse mode, which gives all parameters at once."""
+        units = example.new_zeros((len(some), self.layout.numel))
+        units[range(len(some)), some] = 1
+        return self._multiply(None, units, batch)[:, index]
+
     # ------------------------------------------------------------------ pre-activations
 
     def preactivations(self) -> Iterator[dict[Group, Preactivations]]:
@@ -227,8 +234,7 @@ class LossHessian:
         for batch in self._tracked("pre-activation Hessians"):
             sweep = engine.sweep(batch)
             for route in sweep.routes:
-                module = route.uses[0].site.module if len(route.uses) == 1 else None
-                if not isinstance(module, nn.Linear) or route.uses[0].call.inputs.ndim != 2:
+                if not _once_per_example(route, sweep.examples):
                     raise StructureError(
                         f"The Hessian of {', '.join(route.group.names)} is no sum of one Kronecker product per example: this "
                         "needs linear layers that are used once per example. Take PMatBlockDiag, or layers= without it."
@@ -237,7 +243,7 @@ class LossHessian:
                 total = per_example(self.loss, sweep.outputs, batch).sum()
                 yield {route.group: self._preactivation(route, total) for route in sweep.routes}
 
-    def _preactivation(self, route: Any, total: Tensor) -> Preactivations:
+    def _preactivation(self, route: Route, total: Tensor) -> Preactivations:
         call = route.uses[0].call
         (gradient,) = torch.autograd.grad(total, [call.edge], create_graph=True)
         rows, examples = gradient.shape[1], gradient.shape[0]
@@ -255,3 +261,10 @@ class LossHessian:
         elif local == ("weight", "bias"):
             inputs = torch.cat([inputs, inputs.new_ones((examples, 1))], 1)
         return Preactivations(inputs.detach(), (hessians + hessians.transpose(1, 2)).detach() / 2)
+
+
+def _once_per_example(route: Route, examples: int) -> bool:
+    """Whether a group is that of a linear layer with one input per example."""
+    if len(route.uses) != 1 or not isinstance(route.uses[0].site.module, nn.Linear):
+        return False
+    return route.uses[0].call.inputs.ndim == 2 and len(route.uses[0].call.inputs) == examples

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from time import monotonic
 
 import torch
 
+from tangentlab.engine.free_memory import available_bytes
 from tangentlab.errors import MemoryBudgetError
+from tangentlab.temporary import changed
 
 _FRACTION = 0.5
 _LOOK_SECONDS = 0.02
 _seen = (-1.0, 0)
 _budget: int | None = None
-
-
-def available_bytes() -> int:
-    """Memory that is free now, in bytes; a control group's limit counts."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-        free = int(lines["MemAvailable"].split()[0]) * 1024
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and (text := limit.read_text().strip()).isdigit():
-        free = min(free, max(int(text) - int(used.read_text()) + _reclaimable(), 0))
-    return free
-
-
-def _reclaimable() -> int:
-    """Bytes of the control group's file cache that are given back when needed."""
-    statistics = Path("/sys/fs/cgroup/memory.stat")
-    lines = statistics.read_text().splitlines() if statistics.exists() else []
-    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
 
 
 def memory_budget() -> int:
@@ -63,12 +43,9 @@ def set_memory_budget(nbytes: int | None) -> None:
 def memory_limit(nbytes: int | None) -> Iterator[None]:
     """The budget for the time of a `with` block; None leaves it as it is."""
     before = _budget
-    if nbytes is not None:
-        set_memory_budget(nbytes)
-    try:
-        yield
-    finally:
-        set_memory_budget(before)
+    yield from changed(
+        lambda: set_memory_budget(before if nbytes is None else nbytes), lambda: set_memory_budget(before)
+    )
 
 
 _LARGEST_LESSON = (1 << 25) - (1 << 16)

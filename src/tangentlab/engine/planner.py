@@ -51,8 +51,9 @@ class Calibration:
 @lru_cache(maxsize=8)
 def calibrate(dtype: torch.dtype = torch.float32, threads: int = 0) -> Calibration:
     """Measure once per process, dtype and number of threads: about 50 ms."""
-    a = torch.randn(1024, 1024, dtype=dtype)
-    buffer = torch.randn(4 << 20, dtype=dtype)
+    own = torch.Generator().manual_seed(0)  # the caller's random stream stays where it is
+    a = torch.randn(1024, 1024, dtype=dtype, generator=own)
+    buffer = torch.randn(4 << 20, dtype=dtype, generator=own)
     product = _best(lambda: a @ a)
     copy = _best(lambda: buffer.clone())
     return Calibration(2 * 1024**3 / product, buffer.numel() * buffer.element_size() / copy)
@@ -192,7 +193,7 @@ def _cost(what: str, factor: OuterSum, examples: int, outputs: int) -> tuple[str
     if what == "diag":
         return "squares", 2 * examples * groups * rows * (columns + outputs), groups * rows * columns * itemsize
     counted = examples * factor.positions
-    thin = 2 * counted <= columns and groups == 1
+    thin = 2 * counted <= columns + factor.bias and groups == 1
     route, right = ("thin", 0.0) if thin else ("direct", float(groups * counted * columns**2))
     if isinstance(factor, ConvSum) and lags_apply(factor.module) and not thin:
         lagged = lagged_operations(factor.module, examples, factor.size)

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
+from tangentlab.temporary import changed
+
 T = TypeVar("T")
 Listener = Callable[[str, int, int | None], None]
 _PATIENCE = 2.0
@@ -18,11 +20,8 @@ _listener: ContextVar[Listener | None] = ContextVar("progress listener", default
 @contextmanager
 def progress_told_to(listener: Listener) -> Iterator[None]:
     """Inside, ``listener(description, done, total)`` hears of every step of `track` in place of a bar."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
+    before = _listener.get()
+    yield from changed(lambda: _listener.set(listener), lambda: _listener.set(before))
 
 
 def track(items: Iterable[T], description: str, total: int | None = None, progress: bool | None = None) -> Iterator[T]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.engine.turns import TURN
+from tangentlab.temporary import changed
 
 _CONTAINERS = {dict, OrderedDict, list, set}
 
@@ -28,12 +29,12 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Eval mode inside; every module's own mode comes back afterwards."""
     with TURN:
         modes = [(module, module.training) for module in model.modules()]
-        try:
-            model.eval()
-            yield
-        finally:
+
+        def back() -> None:
             for module, mode in modes:
                 module.training = mode
+
+        yield from changed(model.eval, back)
 
 
 @contextmanager
@@ -42,12 +43,13 @@ def same_random_state() -> Iterator[None]:
     with TURN:
         state = torch.get_rng_state()
         on_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-        try:
-            yield
-        finally:
+
+        def back() -> None:
             torch.set_rng_state(state)
             if on_cuda is not None:
                 torch.cuda.set_rng_state_all(on_cuda)
+
+        yield from changed(lambda: None, back)
 
 
 @contextmanager
@@ -60,14 +62,17 @@ def same_attributes(model: nn.Module) -> Iterator[None]:
     """
     with TURN:
         saved = [_Space(vars(module)) for module in model.modules()]
-        copies: dict[int, Tensor] = {}
-        try:
+
+        def work_on_copies() -> None:
+            copies: dict[int, Tensor] = {}
             for space in saved:
                 space.work_on_copies(copies)
-            yield
-        finally:
+
+        def back() -> None:
             for space in saved:
                 space.restore()
+
+        yield from changed(work_on_copies, back)
 
 
 class _Space:

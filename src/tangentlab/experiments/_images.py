@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from tangentlab.data import Dataset, downscale, standardize
 from tangentlab.experiments import Batches, Callback, Lab, Training
+from tangentlab.temporary import changed
 
 Row = dict[str, Any]
 
@@ -75,23 +76,26 @@ def evaluation(model: nn.Module, batches: Batches, passes: int) -> Iterator[None
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     saved = [{key: value.clone() for key, value in norm.named_buffers()} for norm in norms]
     momenta = [norm.momentum for norm in norms]
-    if norms:
+
+    def measure() -> None:
         for norm in norms:
             norm.reset_running_stats()
             norm.momentum = None  # the plain average over minibatches
-        model.train()
-        with torch.no_grad():
-            for step in range(passes):
-                model(batches.at(step)[0])
-    model.eval()
-    try:
-        yield
-    finally:
+        if norms:
+            model.train()
+            with torch.no_grad():
+                for step in range(passes):
+                    model(batches.at(step)[0])
+        model.eval()
+
+    def back() -> None:
         model.train()
         for norm, buffers, momentum in zip(norms, saved, momenta, strict=True):
             norm.momentum = momentum
             for key, value in norm.named_buffers():
                 value.copy_(buffers[key])
+
+    yield from changed(measure, back)
 
 
 class Points(Callback):

@@ -15,6 +15,8 @@ from typing import TypeVar
 
 import torch
 
+from tangentlab.temporary import changed
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -23,11 +25,7 @@ Result = TypeVar("Result")
 def num_threads(count: int) -> Iterator[None]:
     """Runs the block with ``count`` threads and restores the count of the calling thread."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    yield from changed(lambda: torch.set_num_threads(count), lambda: torch.set_num_threads(before))
 
 
 def others_running() -> int:

@@ -19,6 +19,7 @@ from tangentlab.engine.snapshot import evaluation_mode, untouched
 from tangentlab.errors import InputError
 from tangentlab.metrics import NTK
 from tangentlab.objects.fmat import FMatDense
+from tangentlab.temporary import temporarily
 
 _RELU = (torch.ops.aten.relu.default, torch.ops.aten.relu_.default)
 
@@ -143,12 +144,18 @@ def _watched(model: nn.Module, names: Sequence[str]) -> Iterator[list[Tensor]]:
     def look(_: nn.Module, inputs: tuple[Any, ...]) -> None:
         seen[:] = [inputs[0].detach()]
 
-    handles = [model.get_submodule(name).register_forward_pre_hook(look) for name in names]
-    try:
-        yield seen
-    finally:
+    handles = []
+
+    def attach() -> None:
+        for name in names:
+            handles.append(model.get_submodule(name).register_forward_pre_hook(look))
+
+    def remove() -> None:
         for handle in handles:
             handle.remove()
+
+    with temporarily(attach, remove):
+        yield seen
 
 
 def representation_modules(model: nn.Module, representation: str) -> list[str]:

@@ -14,6 +14,7 @@ from tangentlab.engine.batches import Batches
 from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.network import Forward, Network
 from tangentlab.engine.snapshot import evaluation_mode, untouched
+from tangentlab.temporary import changed
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,9 @@ class StepRecorder:
 def _placed(network: Network, values: dict[str, Tensor], back: dict[str, Tensor]) -> Iterator[None]:
     """Other values in the place of the parameters, whose own come back bit for bit."""
     parameters = network.parameters()
-    try:
+
+    def put(numbers: dict[str, Tensor]) -> None:
         for name, parameter in parameters.items():
-            parameter.data.copy_(values[name])
-        yield
-    finally:
-        for name, parameter in parameters.items():
-            parameter.data.copy_(back[name])
+            parameter.data.copy_(numbers[name])
+
+    yield from changed(lambda: put(values), lambda: put(back))

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from tangentlab.engine.snapshot import untouched
+from tangentlab.temporary import changed
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -45,25 +46,29 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 def same_python_randomness() -> Iterator[None]:
     """The random states of Python and numpy are afterwards what they were."""
     state, numpy_state = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
+
+    def back() -> None:
         random.setstate(state)
         np.random.set_state(numpy_state)
+
+    yield from changed(lambda: None, back)
 
 
 @contextmanager
 def _same_gradients(model: nn.Module) -> Iterator[None]:
     """A backward inside would add to ``.grad`` in place, so the gradients are put away and back."""
     saved = [(parameter, parameter.grad, parameter.requires_grad) for parameter in model.parameters()]
-    for parameter, _, _ in saved:
-        parameter.grad = None
-    try:
-        yield
-    finally:
+
+    def put_away() -> None:
+        for parameter, _, _ in saved:
+            parameter.grad = None
+
+    def back() -> None:
         for parameter, gradient, required in saved:
             parameter.requires_grad_(required)
             parameter.grad = gradient
+
+    yield from changed(put_away, back)
 
 
 @contextmanager
@@ -72,25 +77,27 @@ def _without_gradient_hooks(model: nn.Module) -> Iterator[None]:
     tables = ("_backward_hooks", "_post_accumulate_grad_hooks")
     places = [(parameter, table) for parameter in model.parameters() for table in tables]
     saved = [(place, dict(getattr(*place) or {})) for place in places]
-    for place, _ in saved:
-        if getattr(*place) is not None:
-            getattr(*place).clear()
-    try:
-        yield
-    finally:
-        for place, hooks in saved:
+
+    def clear() -> None:
+        for place, _ in saved:
             if getattr(*place) is not None:
                 getattr(*place).clear()
+
+    def back() -> None:
+        for place, hooks in saved:
+            if (getattr(*place) or {}) != hooks:
+                getattr(*place).clear()
                 getattr(*place).update(hooks)
+
+    yield from changed(clear, back)
 
 
 @contextmanager
 def _evaluation(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
-    for module, _ in modes:
-        module.training = False
-    try:
-        yield
-    finally:
+
+    def switch(back: bool) -> None:
         for module, training in modes:
-            module.training = training
+            module.training = training and back
+
+    yield from changed(lambda: switch(back=False), lambda: switch(back=True))

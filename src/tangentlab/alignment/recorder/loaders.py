@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tangentlab.alignment.recorder.isolation import same_python_randomness
 from tangentlab.engine.snapshot import same_random_state
+from tangentlab.temporary import changed
 
 
 @contextmanager
@@ -27,16 +28,19 @@ def unmoved(sources: Iterable[Any]) -> Iterator[None]:
     loaders = [source for source in found if isinstance(source, DataLoader)]
     restore = [back for source in found for owner in _owners(source) for back in _states(owner)]
     iterators = [(loader, loader._iterator) for loader in loaders]
+
+    def set_aside() -> None:
+        for loader in loaders:
+            loader._iterator = None
+
+    def back() -> None:
+        for loader, iterator in iterators:
+            loader._iterator = iterator
+        for one in restore:
+            one()
+
     with same_random_state(), same_python_randomness():
-        try:
-            for loader in loaders:
-                loader._iterator = None
-            yield
-        finally:
-            for loader, iterator in iterators:
-                loader._iterator = iterator
-            for back in restore:
-                back()
+        yield from changed(set_aside, back)
 
 
 def _owners(source: Any) -> list[Any]:

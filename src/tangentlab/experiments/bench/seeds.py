@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from tangentlab.temporary import changed
+
 
 def derive(seed: int, *names: str | int) -> int:
     """A 63-bit seed for the stream with these names; the same on every machine and in every Python."""
@@ -39,10 +41,9 @@ def single_thread() -> Iterator[None]:
     """One thread and deterministic kernels: the numbers then do not depend on the number of cores."""
     threads = torch.get_num_threads()
     strict, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
+
+    def switch(threads: int, strict: bool, warn: bool) -> None:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(strict, warn_only=warn)
+
+    yield from changed(lambda: switch(1, True, True), lambda: switch(threads, strict, warn))
