@@ -27,7 +27,6 @@ from tangentlab.engine.likelihood import Likelihood, likelihood_of
 from tangentlab.engine.memory import memory_limit
 from tangentlab.engine.network import Forward, Network, OutputFunction
 from tangentlab.engine.rows import Empirical, Exact, LossFunction, MonteCarlo, Rows, Unweighted, Weighting
-from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.tangent_kernel import tangent_kernel
 from tangentlab.errors import InputError
 from tangentlab.objects.fmat import FMat, FMatDense
@@ -281,8 +280,7 @@ def _finished(data: Tensor, center: str | None) -> FMatDense:
 def _check_outputs(network: Network, batches: Batches, n_output: int | None) -> None:
     """Refuse another number of outputs than was expected, by a forward of the first batch."""
     if n_output is not None:
-        with torch.no_grad(), untouched(network.model):
-            found = network(next(iter(batches)))[0].numel()
+        found = network.values(next(iter(batches)))[0].numel()
         if found != n_output:
             raise InputError(f"n_output={n_output}, but the model gives {found} outputs per example.")
 

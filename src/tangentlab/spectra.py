@@ -17,7 +17,6 @@ from tangentlab.engine.losses import loss_of
 from tangentlab.engine.memory import memory_budget
 from tangentlab.engine.network import Forward, Network, OutputFunction
 from tangentlab.engine.rows import Exact, LossFunction, Rows, Weighting
-from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.tangent_kernel import tangent_kernel
 from tangentlab.errors import InputError
 from tangentlab.linalg import safe_eigh
@@ -91,8 +90,7 @@ def _sizes(rows: Rows) -> tuple[int, int, int, int]:
     """(rows, examples, parameters, bytes per number)."""
     count = examples = itemsize = 0
     for batch in rows.batches:
-        with torch.no_grad(), untouched(rows.network.model):
-            outputs = rows.network(batch)
+        outputs = rows.network.values(batch)
         count += rows.weighting.count(outputs) * outputs.shape[0]
         examples += outputs.shape[0]
         itemsize = outputs.element_size()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from tangentlab.engine.batches import Batches
 from tangentlab.engine.fallback import Caller
-from tangentlab.engine.network import Forward, Network, OutputFunction
+from tangentlab.engine.network import Forward, Network, OutputFunction, evaluated
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import InputError
 from tangentlab.objects.pvector import PVector
@@ -84,7 +85,6 @@ def directional_effects(
     return torch.stack(changes)
 
 
-@torch.no_grad()
 def _outputs(network: Network, data: Any, perturbation: Tensor | None) -> list[Tensor]:
     """Outputs of every batch at the parameters plus the perturbation, by a functional call that writes nothing."""
     parameters = {name: p.detach() for name, p in network.parameters().items()}
@@ -95,5 +95,5 @@ def _outputs(network: Network, data: Any, perturbation: Tensor | None) -> list[T
     found = []
     for batch in Batches(data, ordered=True):
         with untouched(network.model):
-            found.append(caller.call(parameters, batch))
+            found.append(evaluated(partial(caller.call, parameters, batch)))
     return found

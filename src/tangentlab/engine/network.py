@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tangentlab.engine.batches import call_model, plain_batch
 from tangentlab.engine.dependence import Dependence
@@ -23,6 +23,7 @@ from tangentlab.layers.norm import is_stochastic, mixes_examples
 
 Forward = Callable[[nn.Module, Any], Any]
 OutputFunction = Callable[[Any, Any], Tensor]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,11 @@ class Network:
             )
         return output[:, None] if output.ndim == 1 else output
 
+    def values(self, batch: Any) -> Tensor:
+        """The outputs (N, ...) as numbers, without a graph; see `evaluated`."""
+        with torch.enable_grad(), untouched(self.model):
+            return self(batch).detach()
+
     def _output(self, batch: Any) -> Tensor:
         """One forward that neither draws random numbers nor writes to parameters.
 
@@ -104,6 +110,30 @@ class Network:
         with eagerly():
             output = self.forward(self.model, batch) if self.forward else call_model(self.model, batch)
             return main_tensor(output if self.function is None else self.function(output, batch))
+
+
+def evaluated(run: Callable[[], Result]) -> Result:
+    """What user code computes, as tensors without a graph; refused if it draws random numbers.
+
+    Gradients are on inside, as in training: a forward may take derivatives itself (forces, residuals of differential
+    equations), which torch refuses under `no_grad`, or may ask for the mode and compute something else.
+    """
+    with torch.enable_grad(), eagerly():
+        found = without_chance(run)
+        return tree_map(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, found)
+
+
+def without_chance(run: Callable[[], Result]) -> Result:
+    """What user code computes, refused if it draws random numbers, twice: another thread may have drawn the first time."""
+    random = RandomState.now()
+    found = run()
+    if random.drawn():
+        random.restore()
+        found = run()
+        if whose := random.drawn():
+            random.restore()
+            raise ModelError(RANDOM_FORWARD.format(whose))
+    return found
 
 
 def refuse_changes(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tangentlab.engine.batches import Batches, call_model
 from tangentlab.engine.forward_mode import no_fast_path
-from tangentlab.engine.network import main_tensor, refuse_modes, require_module
+from tangentlab.engine.network import evaluated, main_tensor, refuse_modes, require_module, without_chance
 from tangentlab.errors import InputError, ModelError
 from tangentlab.linearized.linearize import frozen_copy
 
@@ -64,15 +64,13 @@ class AlphaModel(nn.Module):
         with no_fast_path():
             outputs = _without_chance(lambda: main_tensor(self.model(*inputs, **options)))
             if initial is None:
-                with torch.no_grad():
-                    initial = main_tensor(self.start(*inputs, **options))
+                initial = evaluated(lambda: main_tensor(self.start(*inputs, **options)))
         self._warn_of_rounding(outputs.dtype)
         if initial.shape != outputs.shape:
             raise InputError(f"initial= has the shape {tuple(initial.shape)}, the outputs {tuple(outputs.shape)}.")
         change = self.alpha * (outputs - initial)
         return initial + change if self.offset else change
 
-    @torch.no_grad()
     def initial_outputs(self, data: Any, batch_size: int = 500) -> Tensor:
         """f0 of all examples, (examples, ...), to be stored next to data that are not augmented.
 
@@ -81,8 +79,12 @@ class AlphaModel(nn.Module):
         if isinstance(data, tuple) and data and isinstance(data[0], Tensor):
             data = data[0]
         batches = [(part,) for part in data.split(batch_size)] if isinstance(data, Tensor) else data
+
+        def start_of(batch: Any) -> Tensor:
+            return evaluated(lambda: main_tensor(call_model(self.start, batch)))
+
         with no_fast_path():
-            return torch.cat([main_tensor(call_model(self.start, batch)) for batch in Batches(batches, ordered=True)])
+            return torch.cat([start_of(batch) for batch in Batches(batches, ordered=True)])
 
     def learning_rate(self, eta: float) -> float:
         """`eta / alpha^2`: the rate with which the function moves as fast as that of a network trained with eta."""
@@ -107,14 +109,10 @@ class AlphaModel(nn.Module):
 
 def _without_chance(call: Callable[[], Tensor]) -> Tensor:
     """The outputs; a network that draws random numbers on the way has no f - f0."""
-    before = torch.get_rng_state()
-    outputs = call()
-    if not torch.equal(before, torch.get_rng_state()):
-        raise ModelError(
-            "f0 + alpha (f - f0) is not defined for this network: it draws random numbers in its forward, as dropout does; "
-            "call model.eval() first."
-        )
-    return outputs
+    try:
+        return without_chance(call)
+    except ModelError as error:
+        raise ModelError(f"f0 + alpha (f - f0) is not defined for this network. {error}") from None
 
 
 def _refuse_train_mode(model: nn.Module) -> None:

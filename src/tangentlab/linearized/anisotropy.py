@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tangentlab.engine.forward_mode import plain_kernels
-from tangentlab.engine.network import Network, grad_mode, require_finite
+from tangentlab.engine.network import Network, evaluated, grad_mode, require_finite
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import InputError, ModelError
 from tangentlab.linalg import lanczos
@@ -151,8 +151,8 @@ def anisotropy_directions(
     per product, and about 2 k products, or one per input.
     """
     twin = copy.deepcopy(model).to(dtype)
-    with torch.no_grad(), untouched(twin), _Kinks() as kinks:
-        twin(points[:1].to(dtype))
+    with untouched(twin), _Kinks() as kinks:
+        evaluated(lambda: twin(points[:1].to(dtype)))
     if kinks.found:
         raise ModelError(
             f"{', '.join(sorted(kinks.found))} of torch has no second derivative at its kinks, so the mixed derivative is not "

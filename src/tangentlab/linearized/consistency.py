@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from tangentlab.data import Dataset
-from tangentlab.engine.network import require_finite
+from tangentlab.engine.network import evaluated, require_finite
 from tangentlab.engine.progress import track
 from tangentlab.errors import DataFileError, InputError
 from tangentlab.files import make_folder, write_atomically
@@ -223,8 +224,7 @@ def _answers(
             nn.functional.cross_entropy(model(data.inputs[batch]), data.targets[batch]).backward()
             optimizer.step()
     model.eval()
-    with torch.no_grad():
-        outputs = torch.cat([model(data.inputs[part]) for part in rest.split(500)])
+    outputs = torch.cat([evaluated(partial(model, data.inputs[part])) for part in rest.split(500)])
     require_finite(outputs, f"The outputs of network {number} after training (rate={recipe.rate:g})")
     return outputs.argmax(1) == data.targets[rest]
 
@@ -241,8 +241,7 @@ def _digest(data: Dataset, recipe: ConsistencyRecipe, make: Callable[[], nn.Modu
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         model = make().eval()
-        with torch.no_grad():
-            outputs = model(data.inputs[:4])
+        outputs = evaluated(lambda: model(data.inputs[:4]))
     parts: Sequence[Tensor] = (data.inputs, data.targets, outputs, *model.state_dict().values())
     summary = hashlib.sha256(f"{recipe} {model}".encode())
     for part in parts:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tangentlab.alignment.similarity import ka
 from tangentlab.engine.batches import Batches, call_model
 from tangentlab.engine.forward_mode import no_fast_path
-from tangentlab.engine.network import Forward, main_tensor
+from tangentlab.engine.network import Forward, evaluated, main_tensor
 from tangentlab.engine.snapshot import evaluation_mode, untouched
 from tangentlab.errors import InputError
 from tangentlab.metrics import NTK
@@ -114,9 +114,16 @@ def observed(model: nn.Module, batch: Any, modules: Sequence[str], forward: Forw
             f"the network has no module {', '.join(sorted(missing))}: look at the network of the start, such as `.model` of an "
             "AlphaModel or `.network()` of a linearized one"
         )
-    with evaluation_mode(model), untouched(model), torch.no_grad(), no_fast_path():
-        with _watched(model, modules) as seen, ReluSigns() as relus:
-            outputs = forward(model, batch) if forward else call_model(model, batch)
+    seen: list[Tensor] = []
+    relus = ReluSigns()
+
+    def look() -> Any:
+        seen.clear()
+        relus.found.clear()
+        return forward(model, batch) if forward else call_model(model, batch)
+
+    with evaluation_mode(model), untouched(model), no_fast_path(), _watched(model, modules, seen), relus:
+        outputs = evaluated(look)
     if modules and not seen:
         raise InputError(f"the model never calls {', '.join(modules)}: pass representation='outputs' or another module")
     return Observed(outputs, relus.found, seen[-1] if modules else main_tensor(outputs))
@@ -132,14 +139,13 @@ class ReluSigns(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         result = function(*arguments, **(options or {}))
         if function in _RELU:
-            self.found.append(result > 0)
+            self.found.append(result.detach() > 0)
         return result
 
 
 @contextmanager
-def _watched(model: nn.Module, names: Sequence[str]) -> Iterator[list[Tensor]]:
-    """The input of the named module that was called last, in a list."""
-    seen: list[Tensor] = []
+def _watched(model: nn.Module, names: Sequence[str], seen: list[Tensor]) -> Iterator[None]:
+    """The input of the named module that was called last, in the list."""
 
     def look(_: nn.Module, inputs: tuple[Any, ...]) -> None:
         seen[:] = [inputs[0].detach()]
@@ -155,7 +161,7 @@ def _watched(model: nn.Module, names: Sequence[str]) -> Iterator[list[Tensor]]:
             handle.remove()
 
     with temporarily(attach, remove):
-        yield seen
+        yield
 
 
 def representation_modules(model: nn.Module, representation: str) -> list[str]:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from tangentlab.engine.batches import call_model
-from tangentlab.engine.network import main_tensor
+from tangentlab.engine.network import evaluated, main_tensor
 from tangentlab.engine.snapshot import evaluation_mode, untouched
 from tangentlab.errors import InputError
 
@@ -90,9 +90,9 @@ def delta_loss(
 
 def _outputs(model: nn.Module | Callable[[Any], Tensor], inputs: Any) -> Tensor:
     if not isinstance(model, nn.Module):
-        return model(inputs)
+        return evaluated(lambda: model(inputs))
     with evaluation_mode(model), untouched(model):
-        return main_tensor(call_model(model, inputs))
+        return evaluated(lambda: main_tensor(call_model(model, inputs)))
 
 
 def running_best(values: Sequence[float] | ArrayLike, *, falling: bool = True) -> Array:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tangentlab.engine.batches import Batches
 from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.network import Forward, Network
-from tangentlab.engine.snapshot import evaluation_mode, untouched
+from tangentlab.engine.snapshot import evaluation_mode
 from tangentlab.temporary import changed
 
 
@@ -73,8 +73,8 @@ class StepRecorder:
 
     def outputs(self) -> Tensor:
         """f of the probe, as the network is now, in the shape of `sum_of_steps`."""
-        with evaluation_mode(self._network.model), untouched(self._network.model), torch.no_grad():
-            return torch.cat([self._network(batch).detach() for batch in self._batches])
+        with evaluation_mode(self._network.model):
+            return torch.cat([self._network.values(batch) for batch in self._batches])
 
     def __enter__(self) -> StepRecorder:
         """Remember where the update starts."""

@@ -13,7 +13,6 @@ from tangentlab.engine.frozen import all_frozen, frozen_inside
 from tangentlab.engine.memory import memory_budget
 from tangentlab.engine.network import Network
 from tangentlab.engine.rows import Rows, Unweighted
-from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import InputError, StructureError
 from tangentlab.linalg import in_batches
 from tangentlab.objects.fmat import FMat, FMatDense, center_kernel
@@ -150,8 +149,7 @@ def _count(rows: Rows) -> tuple[int, int]:
     """(examples, outputs) from what the model gives, and the same number of outputs on every batch."""
     examples, outputs = 0, set()
     for batch in rows.batches:
-        with torch.no_grad(), untouched(rows.network.model):
-            result = rows.network(batch)
+        result = rows.network.values(batch)
         examples += result.shape[0]
         outputs.add(result[0].numel())
     if len(outputs) > 1:

@@ -117,10 +117,11 @@ def _require_forward(model: nn.Module, inputs: Any) -> None:
     import torch
 
     from tangentlab.engine.batches import call_model
+    from tangentlab.engine.network import eagerly
     from tangentlab.engine.snapshot import untouched
 
     try:
-        with torch.no_grad(), untouched(model):
+        with torch.enable_grad(), untouched(model), eagerly():
             call_model(model, inputs)
     except TangentlabError:
         raise

@@ -71,8 +71,8 @@ class Observer:
         self.memory: dict[str, dict[str, Any]] = {name: {} for name in probes}
         self._planned: dict[Size, float] = {}
         first = next(iter(probes.values()))
-        with self._looking(), torch.no_grad():
-            shape = call.network(model)(first.part(2, self.device)).shape[1:]
+        with self._looking():
+            shape = call.network(model).values(first.part(2, self.device)).shape[1:]
         generator = torch.Generator().manual_seed(seed)
         labels = [probe.labels for probe in probes.values() if probe.labels is not None]
         self.likelihood = likelihood if likelihood is not None else guessed(labels, shape)

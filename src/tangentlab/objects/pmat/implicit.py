@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import common_dtype
-from tangentlab.engine.network import untouched
 from tangentlab.engine.rows import Rows, chunk_size
 from tangentlab.errors import InputError, StructureError
 from tangentlab.layers import OuterSum
@@ -48,8 +47,7 @@ class PMatImplicit(PMat):
                 whole = self._cotangents * len(rows.batches)
                 self._may_keep = whole > 0 and chunk_size(sweep, whole) == whole
             else:
-                with torch.no_grad(), untouched(rows.network.model):
-                    outputs = rows.network(batch)
+                outputs = rows.network.values(batch)
             rows.weighting.prepare(outputs, number)
             self.examples += outputs.shape[0]
         rows.require_dependence()
