@@ -1,8 +1,8 @@
 """Curvatures besides the Fisher matrix: Gauss-Newton matrices, Hessians, gradient covariances and KFRA.
 
 Arguments as in `tangentlab.metrics`. `loss` is "classification", "log_softmax", "binary", "regression", "segmentation" (their
-negative log-likelihoods), a `Likelihood`, or any function (outputs, targets) -> one value per example (or per position of an
-example; positions are summed).
+negative log-likelihoods), a `Likelihood`, any function (outputs, targets) -> one value per example (or per position of an
+example; positions are summed), or "model" for the loss in the model's own output, as models of transformers give it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from tangentlab.engine.curvature import ConvexLoss
 from tangentlab.engine.hessian import LossHessian
 from tangentlab.engine.kfra import feed_forward_statistics, recursion
 from tangentlab.engine.likelihood import Likelihood
-from tangentlab.engine.losses import loss_of
+from tangentlab.engine.losses import LossFunction, loss_of
 from tangentlab.engine.network import Forward, Network, OutputFunction
-from tangentlab.engine.rows import Empirical, LossFunction, Rows
+from tangentlab.engine.own_loss import with_loss
+from tangentlab.engine.rows import Empirical, Rows
 from tangentlab.errors import InputError, StructureError
 from tangentlab.metrics import build_matrix
 from tangentlab.objects.pmat import PMat, PMatDense, PMatImplicit, PMatKFAC
@@ -53,7 +54,8 @@ def GGN(
     backward per output, plus what the representation needs. A loss that is not convex raises NumericsError.
     """
     network = Network.of(model, layers, forward, function, verify)
-    return build_matrix(representation, network, loader, ConvexLoss(loss_of(loss)), n_output, progress)
+    network, batches, loss = with_loss(network, loader, loss, of_outputs=True)
+    return build_matrix(representation, network, batches, ConvexLoss(loss_of(loss)), n_output, progress)
 
 
 def Hessian(
@@ -77,7 +79,8 @@ def Hessian(
     network = Network.of(model, layers, forward, function, verify)
     if not hasattr(representation, "from_hessian"):
         raise InputError(f"representation must be a class such as PMatImplicit or PMatDense, not {representation!r}.")
-    return representation.from_hessian(LossHessian(network, loader, loss_of(loss), progress))
+    network, batches, loss = with_loss(network, loader, loss)
+    return representation.from_hessian(LossHessian(network, batches, loss_of(loss), progress))
 
 
 def GradientCovariance(
@@ -100,7 +103,8 @@ def GradientCovariance(
     becomes the lazy difference KFAC - g g^T. Cost: one backward, and one more for the mean.
     """
     network = Network.of(model, layers, forward, function, verify)
-    weighting, batches = Empirical(loss_of(loss)), Batches(loader).replayable()
+    network, batches, loss = with_loss(network, loader, loss)
+    weighting, batches = Empirical(loss), batches.replayable()
     moment = build_matrix(representation, network, batches, weighting, None, progress)
     if not centred:
         return moment

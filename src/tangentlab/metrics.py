@@ -24,9 +24,11 @@ from torch import Tensor, nn
 from tangentlab.engine.batches import Batches
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.likelihood import Likelihood, likelihood_of
+from tangentlab.engine.losses import LossFunction
 from tangentlab.engine.memory import memory_limit
 from tangentlab.engine.network import Forward, Network, OutputFunction
-from tangentlab.engine.rows import Empirical, Exact, LossFunction, MonteCarlo, Rows, Unweighted, Weighting
+from tangentlab.engine.own_loss import with_loss
+from tangentlab.engine.rows import Empirical, Exact, MonteCarlo, Rows, Unweighted, Weighting
 from tangentlab.engine.tangent_kernel import tangent_kernel
 from tangentlab.errors import InputError
 from tangentlab.objects.fmat import FMat, FMatDense
@@ -99,7 +101,7 @@ def FIM_Empirical(
     representation: Any = PMatDense,
     likelihood: str | Likelihood | None = None,
     *,
-    loss: LossFunction | None = None,
+    loss: str | Likelihood | LossFunction | None = None,
     variant: str | None = None,
     layers: Any = None,
     forward: Forward | None = None,
@@ -110,12 +112,12 @@ def FIM_Empirical(
 ) -> PMat:
     """Second moment of per-example loss gradients at the observed targets, 1/n sum g_n g_n^T. Cost: one backward.
 
-    `loss(outputs, targets)` gives one value per example; without it the negative log-likelihood is taken. Often called
-    empirical Fisher, though it is not the Fisher matrix.
+    `loss(outputs, targets)` gives one value per example; without it the negative log-likelihood is taken, or with "model" the
+    loss in the model's own output. Often called empirical Fisher, though it is not the Fisher matrix.
     """
-    weighting = Empirical(loss if loss is not None else likelihood_of(_one_of(likelihood, variant)))
     network = Network.of(model, layers, forward, function, verify)
-    return build_matrix(representation, network, loader, weighting, n_output, progress)
+    network, batches, loss = with_loss(network, loader, _one_of(likelihood, variant) if loss is None else loss)
+    return build_matrix(representation, network, batches, Empirical(loss), n_output, progress)
 
 
 def NTK(
@@ -218,7 +220,7 @@ def Jacobian(
 def per_example_grads(
     model: nn.Module,
     loader: Any,
-    loss: LossFunction | None = None,
+    loss: str | Likelihood | LossFunction | None = None,
     *,
     likelihood: str | Likelihood = "classification",
     layers: Any = None,
@@ -227,17 +229,17 @@ def per_example_grads(
     verify: bool = True,
     progress: bool | None = None,
 ) -> PVector:
-    """Gradient of every example's loss, as a batch of vectors (examples, d)."""
-    weighting = Empirical(loss if loss is not None else likelihood_of(likelihood))
+    """Gradient of every example's loss, as a batch of vectors (examples, d); `loss` and `likelihood` as in `FIM_Empirical`."""
     network = Network.of(model, layers, forward, function, verify)
-    rows = Rows(network, loader, weighting, ordered=True, progress=progress)
+    network, batches, loss = with_loss(network, loader, likelihood if loss is None else loss)
+    rows = Rows(network, batches, Empirical(loss), ordered=True, progress=progress)
     return PVector(network.layout, PushForwardDense.from_rows(rows).data[0])
 
 
 def per_example_grad_norms(
     model: nn.Module,
     loader: Any,
-    loss: LossFunction | None = None,
+    loss: str | Likelihood | LossFunction | None = None,
     *,
     likelihood: str | Likelihood = "classification",
     layers: Any = None,
@@ -247,9 +249,9 @@ def per_example_grad_norms(
     progress: bool | None = None,
 ) -> Tensor:
     """Euclidean norm of every example's loss gradient, (examples), without building the gradients of linear layers."""
-    weighting = Empirical(loss if loss is not None else likelihood_of(likelihood))
     network = Network.of(model, layers, forward, function, verify)
-    rows = Rows(network, loader, weighting, ordered=True, progress=progress)
+    network, batches, loss = with_loss(network, loader, likelihood if loss is None else loss)
+    rows = Rows(network, batches, Empirical(loss), ordered=True, progress=progress)
     squares = [torch.stack([factor.squared_norms()[0] for factor in chunk.factors.values()]).sum(0) for chunk in rows]
     return torch.cat(squares).sqrt()
 

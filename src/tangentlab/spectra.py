@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from tangentlab.engine.curvature import ConvexLoss
 from tangentlab.engine.likelihood import Likelihood, likelihood_of
-from tangentlab.engine.losses import loss_of
+from tangentlab.engine.losses import LossFunction, loss_of
 from tangentlab.engine.memory import memory_budget
 from tangentlab.engine.network import Forward, Network, OutputFunction
-from tangentlab.engine.rows import Exact, LossFunction, Rows, Weighting
+from tangentlab.engine.rows import Exact, Rows, Weighting
 from tangentlab.engine.tangent_kernel import tangent_kernel
 from tangentlab.errors import InputError
 from tangentlab.linalg import safe_eigh

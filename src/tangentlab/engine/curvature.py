@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tangentlab.engine.losses import per_example
+from tangentlab.engine.losses import LossFunction, output_gradient
 from tangentlab.engine.memory import require_memory
-from tangentlab.engine.network import grad_mode
-from tangentlab.engine.rows import LossFunction, Weighting
-from tangentlab.errors import ModelError, NumericsError
+from tangentlab.engine.rows import Weighting
+from tangentlab.errors import NumericsError
 
 
 class ConvexLoss(Weighting):
@@ -49,17 +48,8 @@ class ConvexLoss(Weighting):
         """H_n t, by one product with the Hessian of the loss; convexity is checked once per batch."""
         if number not in self._checked:
             self._square_roots(outputs, batch, number)
-        leaf, gradient = self._gradient(outputs, batch)
+        leaf, gradient = output_gradient(self.loss, outputs, batch)
         return _product(gradient, leaf, tangents.reshape(outputs.shape)).detach()
-
-    def _gradient(self, outputs: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
-        with grad_mode():
-            leaf = outputs.detach().requires_grad_()
-            losses = per_example(self.loss, leaf, batch)
-            if not losses.requires_grad:
-                raise ModelError("The loss does not depend on the outputs through the autograd graph.")
-            (gradient,) = torch.autograd.grad(losses.sum(), leaf, create_graph=True)
-        return leaf, gradient
 
     def hessians(self, outputs: Tensor, batch: Any) -> Tensor:
         """(N, C, C): d^2 loss_n / d outputs_n^2, one backward per output."""
@@ -69,7 +59,7 @@ class ConvexLoss(Weighting):
             f"Hessians of the loss in {size:,} outputs for {outputs.shape[0]} examples",
             "Smaller batches need less; for token or pixel losses FIM(...) has a closed form.",
         )
-        leaf, gradient = self._gradient(outputs, batch)
+        leaf, gradient = output_gradient(self.loss, outputs, batch)
         eye = torch.eye(size, dtype=outputs.dtype, device=outputs.device)
         rows = [_product(gradient, leaf, unit.expand(outputs.shape[0], -1).reshape(outputs.shape)) for unit in eye]
         return torch.stack([row.detach().flatten(1) for row in rows], 1)

@@ -82,10 +82,10 @@ def _places(node: Node) -> tuple[bytes, ...]:
     return tuple(one.cpu().numpy().tobytes() if isinstance(one, Tensor) else repr(one).encode() for one in flat)
 
 
-def reaches(outputs: Tensor, leaves: Iterable[Tensor]) -> bool:
-    """Whether one of the leaves can be reached from the outputs; the walk ends at the first."""
+def reaches(outputs: Tensor, leaves: Iterable[Tensor], beyond: Node | None = None) -> bool:
+    """Whether one of the leaves can be reached from the outputs without passing `beyond`; the walk ends at the first."""
     wanted = {id(leaf) for leaf in leaves}
-    seen: set[Node] = set()
+    seen: set[Node] = set() if beyond is None else {beyond}
     stack: list[Node] = [outputs.grad_fn] if outputs.grad_fn is not None else []
     while stack:
         node = stack.pop()

@@ -18,12 +18,11 @@ from tangentlab.engine.fallback import Caller
 from tangentlab.engine.forward_mode import plain_kernels
 from tangentlab.engine.frozen import Keepsakes
 from tangentlab.engine.groups import Group
-from tangentlab.engine.losses import per_example
+from tangentlab.engine.losses import LossFunction, per_example
 from tangentlab.engine.memory import require_memory
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.progress import track
 from tangentlab.engine.routes import Route
-from tangentlab.engine.rows import LossFunction
 from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.sweep import Engine
 from tangentlab.errors import ModelError, StructureError, TangentlabError

@@ -258,10 +258,19 @@ _BY_NAME: dict[str, Callable[[], Likelihood]] = {
 }
 
 
+OWN = "model"
+"""The name of a model's own loss, where a loss is enough: see `own_loss`."""
+
+
 def likelihood_of(likelihood: str | Likelihood) -> Likelihood:
     """A likelihood by name (nngeometry's names included), or the instance itself."""
     if isinstance(likelihood, Likelihood):
         return likelihood
+    if likelihood == OWN:
+        raise InputError(
+            f"{OWN!r} stands for a loss that is read from the model's output, and a loss is no distribution of labels: name "
+            "the likelihood, or take FIM_Empirical, GradientCovariance, GGN or Hessian."
+        )
     if likelihood not in _BY_NAME:
         raise InputError(
             f"Unknown likelihood {likelihood!r}; known are: {', '.join(_BY_NAME)}, or a Likelihood instance."

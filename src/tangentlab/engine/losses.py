@@ -6,14 +6,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tangentlab.engine.batches import targets_of
 from tangentlab.engine.labels import IGNORED, class_indices, like_outputs, probabilities, require_classes
 from tangentlab.engine.likelihood import Binary, Classification, Likelihood, LogSoftmax, Regression, likelihood_of
-from tangentlab.engine.rows import LossFunction
-from tangentlab.errors import InputError
+from tangentlab.errors import InputError, ModelError
+
+LossFunction = Callable[[Tensor, Any], Tensor]
+"""(outputs (N, ...), targets) -> the loss of every example (N), or of every position of it (N, ...)."""
 
 
 def loss_of(loss: str | Likelihood | LossFunction) -> LossFunction:
@@ -57,7 +60,17 @@ def _cross_entropy(
 
 def per_example(loss: LossFunction, outputs: Tensor, batch: Any) -> Tensor:
     """The loss of every example, (N); positions within an example are summed."""
-    values = loss(outputs, targets_of(batch))
+    values = loss(outputs, targets_of(batch) if getattr(loss, "needs_targets", True) else None)
     if values.shape[:1] != outputs.shape[:1]:
         raise InputError("loss must return one value per example (reduction='none'), not a mean or a sum.")
     return values.flatten(1).sum(1) if values.ndim > 1 else values
+
+
+def output_gradient(loss: LossFunction, outputs: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
+    """Outputs cut off from their graph, and the gradient of the summed loss in them, with a graph."""
+    with torch.enable_grad():
+        leaf = outputs.detach().requires_grad_()
+        losses = per_example(loss, leaf, batch)
+        if not losses.requires_grad:
+            raise ModelError("The loss does not depend on the outputs through the autograd graph.")
+        return leaf, torch.autograd.grad(losses.sum(), leaf, create_graph=True)[0]

@@ -18,6 +18,7 @@ from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.frozen import Keepsakes
 from tangentlab.engine.groups import Group
 from tangentlab.engine.likelihood import Likelihood
+from tangentlab.engine.losses import LossFunction, output_gradient
 from tangentlab.engine.memory import memory_budget
 from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.progress import track
@@ -25,8 +26,6 @@ from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.sweep import Engine, Sweep
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
-
-LossFunction = Callable[[Tensor, Any], Tensor]
 
 
 class Weighting(ABC):
@@ -146,12 +145,7 @@ class Empirical(Weighting):
         """d loss_n / d outputs_n."""
         if isinstance(self.loss, Likelihood):
             return -self.loss.score(outputs, targets_of(batch)[None])
-        leaf = outputs.detach().requires_grad_()
-        with torch.enable_grad():
-            losses = self.loss(leaf, targets_of(batch))
-            if losses.shape[:1] != outputs.shape[:1]:
-                raise InputError("loss must return one value per example (reduction='none'), not a mean or a sum.")
-            return torch.autograd.grad(losses.sum(), leaf)[0][None]
+        return output_gradient(self.loss, outputs, batch)[1].detach()[None]
 
 
 class Unweighted(Weighting):

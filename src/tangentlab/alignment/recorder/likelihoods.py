@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from tangentlab.engine.likelihood import Binary, Classification, Likelihood, Regression, likelihood_of
-from tangentlab.engine.losses import loss_of
+from tangentlab.engine.losses import LossFunction, loss_of
 from tangentlab.engine.network import OutputFunction, main_tensor
-from tangentlab.engine.rows import LossFunction
 from tangentlab.errors import InputError
 
 
