@@ -338,5 +338,5 @@ def test_only_ekfac_ra_has_thin_bases() -> None:
     backward(model, *data(*shape))
     precond.step()
     assert precond.report().rows[0].method == "3 x 41 (full x full)"
-    with pytest.raises(TypeError, match="thin"):
+    with pytest.raises(InputError, match="thin"):
         EKFAC(model, thin=True)

@@ -16,7 +16,8 @@ from tangentlab.objects.pmat import PMatEKFAC, PMatKFAC
 from tangentlab.objects.pmat.kfac import KronBlock
 from tangentlab.optim.block import Block, BlockOptions
 from tangentlab.optim.channel_side import ChannelSide
-from tangentlab.optim.preconditioner import Gradients, Preconditioner
+from tangentlab.optim.method import Gradients
+from tangentlab.optim.preconditioner import Preconditioner
 from tangentlab.optim.refresh import refresh_sides
 from tangentlab.optim.schedule import Schedule, check_choice, check_period, check_schedule, value_at
 from tangentlab.optim.sides import DenseSide, DiagonalSide, Side

@@ -12,7 +12,8 @@ from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
 from tangentlab.linalg import CGReport, conjugate_gradients
 from tangentlab.optim.damping import AdaptiveDamping
-from tangentlab.optim.preconditioner import Gradients, Preconditioner
+from tangentlab.optim.method import Gradients
+from tangentlab.optim.preconditioner import Preconditioner
 from tangentlab.optim.schedule import Schedule, check_period, check_schedule, value_at
 from tangentlab.optim.sums import Sample
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.errors import InputError
+from tangentlab.optim.options import NamedOptions
 from tangentlab.optim.schedule import check_period, check_schedule
 
 FORMS = ("factored", "plain")
@@ -69,7 +70,7 @@ class Trial:
         return self.change / self.predicted if self.predicted < 0 else -inf
 
 
-class AdaptiveDamping(ABC):
+class AdaptiveDamping(NamedOptions, ABC):
     """A damping that a `Trial` corrects now and then.
 
     Args:

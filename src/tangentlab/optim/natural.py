@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,13 +13,15 @@ from torch import Tensor, nn
 
 from tangentlab.errors import InputError
 from tangentlab.optim.cg import ConjugateGradient
+from tangentlab.optim.distributed import unwrap
+from tangentlab.optim.options import option_names, refuse_unknown, require_model
 from tangentlab.optim.preconditioner import Preconditioner
 from tangentlab.optim.trial import Evaluate
 from tangentlab.optim.variants import EKFAC, KFAC, BlockDiagonal, Diagonal, EKFACra
 
 PRECONDITIONERS: dict[str, Callable[..., Preconditioner]] = {
     "diagonal": Diagonal,
-    "diagonal-ra": lambda model, **options: Diagonal(model, running=True, **options),
+    "diagonal-ra": partial(Diagonal, running=True),
     "block-diagonal": BlockDiagonal,
     "kfac": KFAC,
     "ekfac": EKFAC,
@@ -29,11 +33,10 @@ PRECONDITIONERS: dict[str, Callable[..., Preconditioner]] = {
 def make_preconditioner(name: str, model: nn.Module, **options: Any) -> Preconditioner:
     """A preconditioner by name: diagonal, diagonal-ra, block-diagonal, kfac, ekfac, ekfac-ra, cg."""
     if name not in PRECONDITIONERS:
-        raise InputError(f"Unknown preconditioner {name!r}; known are: {', '.join(PRECONDITIONERS)}.")
-    try:
-        return PRECONDITIONERS[name](model, **options)
-    except TypeError as error:
-        raise InputError(f"Preconditioner {name!r} does not take these options: {error}.") from None
+        near = get_close_matches(str(name), PRECONDITIONERS, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise InputError(f"Unknown preconditioner {name!r}{hint}; known are: {', '.join(PRECONDITIONERS)}.")
+    return PRECONDITIONERS[name](model, **options)
 
 
 class NaturalSGD(torch.optim.Optimizer):
@@ -69,20 +72,47 @@ class NaturalSGD(torch.optim.Optimizer):
         preconditioner: str | Preconditioner = "ekfac-ra",
         **options: Any,
     ) -> None:
+        require_model("NaturalSGD", model)
         for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
-            if not value >= 0:
-                raise InputError(f"{name} must not be negative, got {value}.")
+            if not isinstance(value, int | float | Tensor) or isinstance(value, bool) or not value >= 0:
+                raise InputError(f"{name} must be a number that is not negative, got {value!r}.")
         if nesterov and momentum == 0:
             raise InputError("nesterov=True looks ahead along the momentum: it needs momentum > 0.")
-        if not isinstance(preconditioner, str) and options:
-            raise InputError(f"A ready preconditioner has its options already: {', '.join(options)} would be ignored.")
-        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
-        super().__init__([p for p in model.parameters() if p.requires_grad] if params is None else params, defaults)
+        if not isinstance(params, Iterable | None):
+            raise InputError(
+                f"The second argument is for parameters or their groups, got {params!r}; is it lr={params!r}?"
+            )
+        self._check_options(model, preconditioner, options)
+        trainable = [p for p in model.parameters() if p.requires_grad] if params is None else params
+        if not (trainable := list(trainable)):
+            raise InputError("There is no trainable parameter (all have requires_grad=False, or there is none).")
+        super().__init__(
+            trainable, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
+        )
         if isinstance(preconditioner, str):
             if options.get("kl_clip") is not None:
                 options.setdefault("lr", self)
             preconditioner = make_preconditioner(preconditioner, model, **options)
         self.preconditioner = preconditioner
+        self.preconditioner.watch.driven(self)
+
+    @staticmethod
+    def _check_options(model: nn.Module, preconditioner: str | Preconditioner, options: Mapping[str, Any]) -> None:
+        """Options that nobody has, and a ready preconditioner that has its own or another model."""
+        if isinstance(preconditioner, Preconditioner):
+            if options:
+                raise InputError(
+                    f"A ready preconditioner has its options already: {', '.join(options)} would be ignored."
+                )
+            if preconditioner.model is not unwrap(model)[0]:
+                raise InputError(
+                    "This preconditioner belongs to another model: make it with the model of the optimizer."
+                )
+        elif preconditioner in PRECONDITIONERS:
+            kind: Any = PRECONDITIONERS[preconditioner]
+            refuse_unknown(
+                "NaturalSGD", options, [*option_names(NaturalSGD), *option_names(getattr(kind, "func", kind))]
+            )
 
     def step(self, closure: Callable[[], Any] | None = None, *, evaluate: Evaluate | None = None) -> Any:
         """One update.

@@ -4,7 +4,8 @@ A forward hook notes the input of a call and sets a hook on the output tensor, t
 follows gives the tensor a new history and leaves this hook with the old one, which is the output of the layer. A call
 counts when its gradient arrives in a backward pass that also reaches the parameter (`loss.backward()`); gradients that
 somebody takes with `torch.autograd.grad`, or a forward that is never backpropagated, are not statistics of the training.
-Activation checkpointing runs a forward twice, and only the one that is backpropagated counts.
+Nor are passes whose gradients were cleared before the step. Activation checkpointing runs a forward twice, and only the one
+that is backpropagated counts. A hook on the node that accumulates into `parameter.grad` sees what all uses together bring.
 """
 
 from __future__ import annotations
@@ -21,17 +22,26 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from tangentlab.engine.capture import history_keeper
 from tangentlab.engine.groups import Group, Site
 from tangentlab.optim.sums import Use, use_of
+from tangentlab.optim.watch import LoopWatch
 
 _will_execute: Callable[[Any], bool] = getattr(torch._C, "_will_engine_execute_node", lambda node: True)
 
 
 @dataclass
 class Pass:
-    """One forward pass of the model: its number of examples, the calls in it while it runs, its number in the step."""
+    """One forward pass of the model.
+
+    Attributes:
+        examples: their number, 0 where the input does not tell.
+        calls: of its modules, while it runs.
+        number: of the pass, in the step.
+        training: whether the model was in train mode.
+    """
 
     examples: int
     calls: list[SeenCall] = field(default_factory=list)
     number: int = 0
+    training: bool = True
 
 
 @dataclass
@@ -57,10 +67,21 @@ class SeenCall:
 
 @dataclass
 class Seen:
-    """What has been backpropagated since the last look: examples, and the calls by group."""
+    """What has been backpropagated since the last look: examples, the calls by group, and the modes of the passes."""
 
     examples: int
     calls: dict[Group, list[SeenCall]]
+    modes: set[bool]
+
+
+@dataclass
+class Leaf:
+    """A parameter, the node that accumulates its gradient, and the sum of what came there."""
+
+    parameter: nn.Parameter
+    node: Any
+    handle: Any = None
+    brought: Tensor | None = None
 
 
 class Observer:
@@ -73,8 +94,11 @@ class Observer:
         example_axis: where the model's input has its examples.
         wants: whether inputs and gradients are needed at the current step; asked at every call.
         keeps_loss: whether gradients of the loss are among them.
-        before_pass: called when a new forward pass begins.
+        verifies: whether what comes to the parameters is noted at the current step.
+        before_pass: called when a new forward pass begins, after something has been backpropagated.
         after_pass: called with the pass and its output when the forward ends.
+        cleared: called when the gradients of earlier passes turn out to have been cleared.
+        watch: told about the first forward and the first gradient after a step.
     """
 
     def __init__(
@@ -85,19 +109,25 @@ class Observer:
         example_axis: int,
         wants: Callable[[], bool],
         keeps_loss: Callable[[], bool],
+        verifies: Callable[[], bool],
         before_pass: Callable[[], None],
-        after_pass: Callable[[Pass, Any], None] | None = None,
+        after_pass: Callable[[Pass, Any], None] | None,
+        cleared: Callable[[], None],
+        watch: LoopWatch,
     ) -> None:
         self.model, self.axis, self.wants, self.keeps_loss = model, example_axis, wants, keeps_loss
-        self.before_pass, self.after_pass = before_pass, after_pass
-        self.parameters = parameters
+        self.verifies, self.before_pass, self.after_pass, self.cleared = verifies, before_pass, after_pass, cleared
+        self.parameters, self.watch = parameters, watch
         self.sites: dict[int, list[tuple[Group, Site]]] = {}
         for group in groups:
             for site in group.sites:
                 self.sites.setdefault(id(site.module), []).append((group, site))
         self.looks = 0
+        self.leaves: dict[str, Leaf] = {}
         self._current: Pass | None = None
         self._arrived: list[tuple[Group, SeenCall]] = []
+        self._reached: set[Group] = set()  # groups with gradients since the last step
+        self._touched = self._in_backward = False
         self._handles: list[Any] = []
         self.attach()
 
@@ -116,14 +146,25 @@ class Observer:
 
     def detach(self) -> None:
         """Take the hooks off."""
-        for handle in self._handles:
+        for handle in (*self._handles, *(leaf.handle for leaf in self.leaves.values())):
             handle.remove()
         self._handles.clear()
+        self.leaves.clear()
+
+    @property
+    def reached(self) -> bool:
+        """Whether gradients have come since the last step."""
+        return bool(self._reached)
+
+    @property
+    def attached(self) -> bool:
+        """Whether the hooks are on."""
+        return bool(self._handles)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Without hooks inside the block."""
-        attached = bool(self._handles)
+        attached = self.attached
         self.detach()
         try:
             yield
@@ -139,14 +180,20 @@ class Observer:
         hook.only_observes = True  # type: ignore[attr-defined]
         return hook
 
+    def _begin(self) -> None:
+        if torch._C._current_graph_task_id() == -1:  # not a checkpoint that runs again inside a backward pass
+            self._in_backward = False
+            self.watch.forward_begins()
+
     def _start(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not torch.is_grad_enabled():
             return
+        self._begin()
         if self._arrived:
             self.before_pass()
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         sizes = [tensor.shape[self.axis] for tensor in tensors if tensor.ndim > self.axis]
-        self._current = Pass(sizes[0] if sizes else 0, number=self.looks)
+        self._current = Pass(sizes[0] if sizes else 0, number=self.looks, training=module.training)
 
     def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         assert self.after_pass is not None
@@ -165,6 +212,7 @@ class Observer:
                 return
             if any(module._parameters.get(name) is not p for name, p in zip(locals_, owned, strict=True)):
                 return  # torch.func has put other tensors in the parameters' place
+            self._begin()
             inputs = args[0] if args else kwargs[rule.input_name]
             wanted = self.wants()
             if self._current is None:
@@ -178,8 +226,28 @@ class Observer:
                     self._current.calls.append(call)
                 if parameter.requires_grad:
                     written.register_hook(self._receiver(group, call, parameter))
+                for name in group.names if wanted and self.verifies() else ():
+                    self._follow(name)
 
         return record
+
+    def _follow(self, name: str) -> None:
+        """Note from now on what the backward passes bring to a parameter."""
+        parameter = self.parameters[name]
+        node = get_gradient_edge(parameter).node if parameter.requires_grad else None
+        known = self.leaves.get(name)
+        if node is None or (known is not None and known.node is node):
+            return
+        leaf = Leaf(parameter, node)
+
+        def arrives(grads: Sequence[Tensor | None]) -> None:
+            grad, self._touched = grads[0], True
+            if grad is not None and self.verifies():
+                own = grad.detach()  # torch may make it the gradient itself, and write to it
+                leaf.brought = own.clone() if leaf.brought is None else leaf.brought + own
+
+        leaf.handle = node.register_prehook(arrives)
+        self.leaves[name] = leaf
 
     def _receiver(self, group: Group, call: SeenCall, parameter: nn.Parameter) -> Callable[[Tensor], None]:
         node = get_gradient_edge(parameter).node
@@ -187,6 +255,8 @@ class Observer:
         def receive(grad: Tensor) -> None:
             if not _counts(node):
                 return
+            self._enter_backward()
+            self._reached.add(group)
             if call.inputs is not None and self.keeps_loss():
                 own = grad.detach().reshape(call.output_shape)
                 call.grads = own if call.grads is None else call.grads + own
@@ -196,10 +266,29 @@ class Observer:
 
         return receive
 
-    @property
-    def pending(self) -> bool:
-        """Whether anything has been backpropagated since the last look."""
-        return bool(self._arrived)
+    def _enter_backward(self) -> None:
+        """At the first gradient of a backward pass: passes before it count only if their gradients are still there."""
+        if self._in_backward:
+            return
+        self._in_backward = True
+        torch.autograd.Variable._execution_engine.queue_callback(self._leave_backward)
+        self.watch.gradient_arrives()
+        reached = [self.parameters[name].grad for group in self._reached for name in group.names]
+        if reached and not any(grad is not None and bool(grad.any()) for grad in reached):
+            self.forget()
+            self.cleared()
+
+    def _leave_backward(self) -> None:
+        self._in_backward = False
+
+    def forget(self) -> None:
+        """Drop what has been backpropagated since the last step."""
+        for _, call in self._arrived:
+            call.arrived, call.grads = False, None
+        for leaf in self.leaves.values():
+            leaf.brought = None
+        self._arrived, self._touched = [], False
+        self._reached.clear()
 
     def take(self) -> Seen:
         """What has been backpropagated, once."""
@@ -209,7 +298,10 @@ class Observer:
         for group, call in arrived:
             calls.setdefault(group, []).append(call)
         examples = max((call.origin.examples for _, call in arrived), default=0)
-        return Seen(examples, calls)
+        if not arrived and self._touched and self._current is not None:
+            examples = self._current.examples  # gradients that came through no output of a module
+        self._touched = False
+        return Seen(examples, calls, {call.origin.training for _, call in arrived})
 
     def uses(self, calls: Sequence[SeenCall], examples: int, dtype: torch.dtype, drawn: bool) -> list[Use]:
         """Calls as (N, ...) inputs and (K, N, ...) gradients: of the loss, or those that were drawn."""

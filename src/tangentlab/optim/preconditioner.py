@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -19,17 +17,22 @@ from tangentlab.optim.clipping import Clipping
 from tangentlab.optim.curvature import Curvature
 from tangentlab.optim.damping import AdaptiveDamping
 from tangentlab.optim.distributed import unwrap
+from tangentlab.optim.method import Gradients, Method
 from tangentlab.optim.observer import Observer, Pass
-from tangentlab.optim.report import Report, Treatment
-from tangentlab.optim.schedule import Schedule, check_schedule, value_at
+from tangentlab.optim.options import NamedOptions, require_model
+from tangentlab.optim.reduction import check_reduction, gain_of
+from tangentlab.optim.report import Report, Treatment, shortfall
+from tangentlab.optim.schedule import Schedule, check_period, check_schedule, value_at
 from tangentlab.optim.sums import Sample, samples_of
 from tangentlab.optim.trial import Evaluate, adapt
 from tangentlab.optim.verification import Verification
+from tangentlab.optim.watch import CLEARED, HOOKS_OFF, NOTHING_SEEN, LoopWatch, require_overlap, tell
 
-Gradients = dict[Group, list[Tensor]]
+HALF = 0.5
+"""Share of the parameters below which a preconditioner says what it does not treat."""
 
 
-class Preconditioner(ABC):
+class Preconditioner(NamedOptions, Method):
     """Replaces `parameter.grad` by `(F + damping)^-1 grad`, for an approximation of the Fisher matrix F.
 
         precond = EKFAC(model, damping=1e-2)
@@ -55,6 +58,12 @@ class Preconditioner(ABC):
 
     name: str
 
+    def __new__(cls, model: Any = None, *values: Any, **options: Any) -> Any:
+        """Refuse options without a name, and names that there are not."""
+        if values:
+            raise InputError(f"Options of {cls.__name__} have names: {cls.__name__}(model, damping={values[0]!r}).")
+        return super().__new__(cls, model, **options)
+
     def __init__(
         self,
         model: nn.Module,
@@ -73,14 +82,10 @@ class Preconditioner(ABC):
         grad_scaler: Any = None,
         process_group: Any = None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise InputError(f"A torch.nn.Module is expected as the model, got {type(model).__name__}.")
+        require_model(type(self).__name__, model)
         if not isinstance(damping, AdaptiveDamping):
             check_schedule("damping", damping)
-        if loss_reduction not in ("mean", "sum") and not (
-            isinstance(loss_reduction, int | float) and loss_reduction > 0
-        ):
-            raise InputError(f"loss_reduction must be 'mean', 'sum' or a positive number, got {loss_reduction!r}.")
+        check_reduction(loss_reduction)
         self.model, self.processes = unwrap(model, process_group)
         self.damping, self.loss_reduction, self.grad_scaler = damping, loss_reduction, grad_scaler
         self.clipping = Clipping(kl_clip, norm_clip, lr)
@@ -90,19 +95,29 @@ class Preconditioner(ABC):
         self.steps = self.skipped = 0
         self.mean_factor = 1.0  # from parameter.grad to the mean gradient
         self._examples, self._unscale = 0, 1.0
+        self._modes: set[bool] = set()
+        self._warned = False
         self.verification = Verification()
         self.passed: dict[Group, str] = {}
         self.groups = self._treated(parameter_groups(self.model, self.layout))
+        treated = [self.parameters[name] for group in self.groups for name in group.names]
+        if isinstance(lr, torch.optim.Optimizer):
+            require_overlap(lr, treated)
+        self.watch = LoopWatch(self.model, treated)
         self.observer = Observer(
             self.model,
             self.groups,
             self.parameters,
             example_axis,
             wants=lambda: self._wants(self.steps),
-            keeps_loss=lambda: self.curvature.from_loss or not self.verification.done.issuperset(self.groups),
+            keeps_loss=lambda: self.curvature.from_loss or self._verifies,
+            verifies=lambda: self._verifies,
             before_pass=self._fold,
             after_pass=None if self.curvature.from_loss else self._draw,
+            cleared=self._forget,
+            watch=self.watch,
         )
+        self._warn_of_little()
 
     def _treated(self, groups: Sequence[Group]) -> list[Group]:
         """The groups that this preconditioner can treat; the others go to `passed` with their reason."""
@@ -113,50 +128,6 @@ class Preconditioner(ABC):
             raise InputError(f"No parameter of this model can be preconditioned ({first}).")
         return [group for group in groups if group not in self.passed]
 
-    @abstractmethod
-    def _refusal(self, group: Group) -> str:
-        """Why a group with a closed form is passed through untouched, or ''."""
-
-    @abstractmethod
-    def _wants(self, step: int) -> bool:
-        """Whether inputs and output-gradients are needed at a step."""
-
-    @abstractmethod
-    def _collect(self, samples: dict[Group, list[Sample]], examples: int) -> None:
-        """Take in the per-example gradients of one minibatch (or of a part of it)."""
-
-    @abstractmethod
-    def _clear(self) -> None:
-        """Forget what was collected since the last step."""
-
-    @abstractmethod
-    def _finite(self) -> bool:
-        """Whether what was collected is finite."""
-
-    @abstractmethod
-    def _update(self, gain: float, examples: float) -> None:
-        """Take what was collected into the state; gradients times `gain` are per-example gradients."""
-
-    @abstractmethod
-    def _natural(self, gradients: Gradients, weight: float) -> Gradients:
-        """Natural gradients of the groups that are ready; `weight` times a squared gradient estimates F's diagonal."""
-
-    @abstractmethod
-    def quadratic(self, step: dict[str, Tensor]) -> float:
-        """d^T F d for a step d by parameter name, in this preconditioner's own approximation of F."""
-
-    @abstractmethod
-    def _treatment(self, group: Group) -> str:
-        """What is done with a group, in a few words."""
-
-    @abstractmethod
-    def _state(self) -> dict[str, Any]:
-        """Tensors and numbers that later steps depend on."""
-
-    @abstractmethod
-    def _load(self, state: dict[str, Any]) -> None:
-        """Take up a state."""
-
     @property
     def epsilon(self) -> float:
         """The damping at the current step."""
@@ -166,10 +137,22 @@ class Preconditioner(ABC):
         if self._wants(self.steps):
             self.curvature.draw(current, output, self.steps)
 
+    @property
+    def _verifies(self) -> bool:
+        return self._wants(self.steps) and self.verification.due(self.steps, self.groups)
+
+    def _forget(self) -> None:
+        """Drop what was collected since the last step."""
+        self._examples = 0
+        self._modes.clear()
+        self._clear()
+        self.verification.clear()
+
     def _fold(self) -> None:
         """Take in what has been backpropagated since the last look, so that nothing piles up in gradient accumulation."""
         seen = self.observer.take()
         self._examples += seen.examples
+        self._modes |= seen.modes
         if self.grad_scaler is not None:
             self._unscale = 1.0 / float(self.grad_scaler.get_scale())
         if not self._wants(self.steps):
@@ -182,9 +165,9 @@ class Preconditioner(ABC):
                 dtype = torch.promote_types(self.parameters[group.names[0]].dtype, torch.float32)
                 uses = self.observer.uses(calls, seen.examples, dtype, drawn=not self.curvature.from_loss)
                 samples[group] = samples_of(uses, seen.examples)
-                if group not in self.verification.done:
+                if self._verifies:
                     losses = self.observer.uses(calls, seen.examples, dtype, drawn=False)
-                    self.verification.add(group, samples_of(losses, seen.examples))
+                    self.verification.add(group, calls, samples_of(losses, seen.examples))
             self._collect({group: found for group, found in samples.items() if found}, seen.examples)
 
     @torch.no_grad()
@@ -197,36 +180,54 @@ class Preconditioner(ABC):
         Returns:
             False when the gradients or statistics are not finite: then neither gradients nor state are touched.
         """
-        self._fold()
-        examples = self._examples if batch_size is None else batch_size
-        self.observer.looks = self._examples = 0
+        if batch_size is not None:
+            check_period("batch_size", batch_size)
+        try:
+            self._fold()
+            return self._precondition(self._examples if batch_size is None else batch_size)
+        finally:
+            self.observer.looks = 0
+            self.observer.forget()
+            self._forget()
+
+    def _precondition(self, examples: int) -> bool:
         if examples < 1:
-            raise ModelError(
-                "No forward and backward pass of this model was seen since the last step: make the preconditioner before "
-                "the forward pass, call the model itself and loss.backward(), or pass batch_size=."
-            )
-        gradients = {group: self._gradients(group) for group in self.groups}
-        gradients = {group: grads for group, grads in gradients.items() if grads}
+            raise ModelError(NOTHING_SEEN if self.observer.attached else HOOKS_OFF)
+        self.watch.step_begins(training=self._modes != {False})
+        gradients = self._gradients()
+        self._refuse_cleared(gradients)
         if not self._all_finite(gradients):
             return False
-        if self._wants(self.steps):
-            factor = self._unscale / self.processes.size
-            self._pass_on(self.verification.verdicts(gradients, factor, self.processes))
+        if self._verifies:
+            self._pass_on(self.verification.verdicts(self.steps, self._brought(), self.processes))
         (total,) = self.processes.totals([float(examples)])
-        mean_gain = {"mean": float(examples), "sum": 1.0}.get(str(self.loss_reduction))
-        loss_gain = float(self.loss_reduction) if mean_gain is None else mean_gain
-        self._update(loss_gain * self._unscale if self.curvature.from_loss else 1.0, total)
-        gradients = {group: grads for group, grads in gradients.items() if group not in self.passed}
-        self.mean_factor = loss_gain * self.processes.size / total
-        natural = self._natural(gradients, total * self.mean_factor**2)
-        self._write(gradients, natural)
-        self._clear()
+        gain = gain_of(self.loss_reduction, examples)
+        self.mean_factor = gain * self.processes.size / total
+        if self.groups:  # some are left after the verification
+            self._update(gain * self._unscale if self.curvature.from_loss else 1.0, total)
+            gradients = self._gradients()
+            self._write(gradients, self._natural(gradients, total * self.mean_factor**2))
         self.steps += 1
+        self.watch.step_ends()
         return True
 
-    def _gradients(self, group: Group) -> list[Tensor]:
-        grads = [self.parameters[name].grad for name in group.names]
-        return [] if any(grad is None for grad in grads) else grads  # type: ignore[return-value]
+    def _brought(self) -> dict[Group, list[tuple[Tensor, Tensor | None]]]:
+        """Every parameter with what backward brought to it; of modules that were not called, with its gradient."""
+        leaves = self.observer.leaves
+        parts = {name: (p, leaves[name].brought if name in leaves else p.grad) for name, p in self.parameters.items()}
+        return {group: [parts[name] for name in group.names] for group in self.groups}
+
+    def _refuse_cleared(self, gradients: Gradients) -> None:
+        """Gradients that backward brought and that are gone."""
+        brought = any(leaf.brought is not None and bool(leaf.brought.any()) for leaf in self.observer.leaves.values())
+        left = any(bool(grad.any()) for grads in gradients.values() for grad in grads) if brought else bool(gradients)
+        if self.groups and self.observer.reached and not left:
+            raise ModelError(CLEARED)
+
+    def _gradients(self) -> Gradients:
+        """Of the groups that are treated and have them."""
+        found = {group: [self.parameters[name].grad for name in group.names] for group in self.groups}
+        return {g: grads for g, grads in found.items() if all(x is not None for x in grads)}  # type: ignore[misc]
 
     def _all_finite(self, gradients: Gradients) -> bool:
         flat = [grad for grads in gradients.values() for grad in grads]
@@ -234,13 +235,9 @@ class Preconditioner(ABC):
         if self.processes.all_agree(finite and self._finite()):
             return True
         self.skipped += 1
-        self._clear()
-        self.verification.clear()
-        warnings.warn(
+        tell(
             f"Step {self.steps}: gradients or their statistics are not finite; the curvature stays as it was and the "
-            "gradients are left untouched. Skip this update (NaturalSGD does), lower the learning rate or raise the damping.",
-            RuntimeWarning,
-            stacklevel=3,
+            "gradients are left untouched. Skip this update (NaturalSGD does), lower the learning rate or raise the damping."
         )
         return False
 
@@ -251,7 +248,16 @@ class Preconditioner(ABC):
         self.passed |= reasons
         self.groups = [group for group in self.groups if group not in reasons]
         told = "; ".join(f"{group.name}: {reason}" for group, reason in reasons.items())
-        warnings.warn(f"Not preconditioned: {told}.", RuntimeWarning, stacklevel=3)
+        tell(f"Not preconditioned: {told}.")
+        self._warn_of_little()
+
+    def _warn_of_little(self) -> None:
+        """A word, once, when less than half of the parameters are preconditioned."""
+        sizes = {group: sum(self.parameters[name].numel() for name in group.names) for group in self.passed}
+        share = 1 - sum(sizes.values()) / self.layout.numel
+        if share < HALF and not self._warned:
+            self._warned = True
+            tell(shortfall(self.name, share, [(g.names, sizes[g], reason) for g, reason in self.passed.items()]))
 
     def _write(self, gradients: Gradients, natural: Gradients) -> None:
         pairs = [
@@ -295,6 +301,7 @@ class Preconditioner(ABC):
                 )
             self.step()
 
+        self.watch.driven(optimizer)
         return optimizer.register_step_pre_hook(precondition)
 
     def report(self) -> Report:
@@ -332,9 +339,11 @@ class Preconditioner(ABC):
         self.passed |= {known[name]: reason for name, reason in state["passed"].items()}
         self.groups = [group for group in self.groups if group not in self.passed]
         self.verification.done = {known[name] for name in state["verified"]}
+        self.verification.last = self.steps
         if isinstance(self.damping, AdaptiveDamping) and state["damping"] is not None:
             self.damping.load_state_dict(state["damping"])
-        self._clear()
+        self.observer.forget()
+        self._forget()
 
     def __repr__(self) -> str:
         treated = sum(len(group.names) for group in self.groups)

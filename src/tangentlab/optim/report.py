@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -46,3 +47,14 @@ class Report:
             what = row.method if row.treated else f"passed through: {row.reason}"
             lines.append(f"  {', '.join(row.names):<{width}}  {row.size:>10,}  {what}")
         return "\n".join(lines)
+
+
+def shortfall(title: str, share: float, passed: Sequence[tuple[Sequence[str], int, str]], most: int = 5) -> str:
+    """Why so little is preconditioned: names, sizes and reasons of what is passed through, the largest first."""
+    largest = sorted(passed, key=lambda row: -row[1])
+    told = "; ".join(f"{', '.join(names)} ({size:,}): {reason}" for names, size, reason in largest[:most])
+    more = f"; and {len(passed) - most} more" if len(passed) > most else ""
+    return (
+        f"{title} preconditions {share:.1%} of the parameters, the others keep their gradients. {told}{more}. report() lists "
+        "them all; layers= leaves out what is not meant to be preconditioned."
+    )

@@ -31,9 +31,9 @@ def check_schedule(name: str, schedule: Schedule, *, low: float = 0.0, high: flo
 
 
 def check_period(name: str, period: int) -> None:
-    """Refuse anything but a positive whole number of steps."""
+    """Refuse anything but a positive whole number."""
     if isinstance(period, bool) or not isinstance(period, int) or period < 1:
-        raise InputError(f"{name} must be a positive whole number of steps, got {period!r}.")
+        raise InputError(f"{name} must be a positive whole number, got {period!r}.")
 
 
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tangentlab.engine.sharding import is_distributed
 from tangentlab.errors import InputError
 from tangentlab.linalg import safe_eigh
+from tangentlab.optim.options import NamedOptions
 
 
-class SOAP(torch.optim.Optimizer):
+class SOAP(NamedOptions, torch.optim.Optimizer):
     """For a weight W (m, n) with gradient G, the paper's Algorithm 3:
 
         L <- b3 L + (1 - b3) G G^T,  R <- b3 R + (1 - b3) G^T G,   Q_L, Q_R their eigenvectors
@@ -51,6 +53,8 @@ class SOAP(torch.optim.Optimizer):
         max_size: int = 10_000,
         merge: bool = True,
     ) -> None:
+        if isinstance(params, nn.Module):
+            raise InputError("SOAP reads gradients alone, so it takes parameters: SOAP(model.parameters()).")
         beta3 = betas[1] if shampoo_beta is None else shampoo_beta
         if not lr >= 0 or not eps >= 0 or not weight_decay >= 0 or period < 1:
             raise InputError(
@@ -63,6 +67,12 @@ class SOAP(torch.optim.Optimizer):
             "period": period, "max_size": max_size, "merge": merge,
         }  # fmt: skip
         super().__init__(params, defaults)
+        sharded = [p for group in self.param_groups for p in group["params"] if is_distributed(p)]
+        if sharded:
+            raise InputError(
+                f"{len(sharded)} of the parameters are DTensors, the first of shape {tuple(sharded[0].shape)}, spread over "
+                "processes: SOAP needs whole matrices. Train with DistributedDataParallel, whose processes hold whole copies."
+            )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

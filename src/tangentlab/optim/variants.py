@@ -25,13 +25,13 @@ class Diagonal(BlockPreconditioner):
         options: of `Preconditioner` (damping, layers, curvature, ...).
     """
 
+    name = "diagonal"
+    idle = ("period", "warm_up", "factor_period", "factor_decay", "sua", "refresh", "eigh_every")
+
     def __init__(
         self, model: nn.Module, *, running: bool = False, scale_decay: Schedule | None = None, **options: Any
     ) -> None:
         self.name = "diagonal-ra" if running else "diagonal"
-        _refuse(
-            self.name, options, ("period", "warm_up", "factor_period", "factor_decay", "sua", "refresh", "eigh_every")
-        )
         if running and options.get("curvature", "empirical") != "empirical":
             raise InputError(
                 "running=True squares the gradient of the loss: curvature= other than 'empirical' has no use."
@@ -55,6 +55,7 @@ class BlockDiagonal(BlockPreconditioner):
     """
 
     name = "block-diagonal"
+    idle = ("sua", "scale_decay", "refresh", "eigh_every", "factor_limit")
 
     def __init__(
         self,
@@ -65,7 +66,6 @@ class BlockDiagonal(BlockPreconditioner):
         block_limit: int = 4096,
         **options: Any,
     ) -> None:
-        _refuse(self.name, options, ("sua", "scale_decay", "refresh", "eigh_every", "factor_limit"))
         block = BlockOptions("kronecker", rowwise=True, form="plain", inverse="cholesky")
         super().__init__(model, block, period=period, factor_decay=factor_decay, block_limit=block_limit, **options)
 
@@ -91,6 +91,7 @@ class KFAC(BlockPreconditioner):
     """
 
     name = "kfac"
+    idle = ("scale_decay", "rebase")
 
     def __init__(
         self,
@@ -104,7 +105,6 @@ class KFAC(BlockPreconditioner):
         sharing: str = "expand",
         **options: Any,
     ) -> None:
-        _refuse(self.name, options, ("scale_decay", "rebase"))
         if inverse is None:
             inverse = "cholesky" if damping_form == "factored" and cutoff is None else "eigh"
         block = BlockOptions("kronecker", form=damping_form, pi=pi, cutoff=cutoff, inverse=inverse, sharing=sharing)
@@ -197,10 +197,3 @@ class EKFACra(BlockPreconditioner):
             "batch", form=damping_form, pi=pi, cutoff=cutoff, rebase=rebase, sharing=sharing, thin=thin
         )
         super().__init__(model, block, period=period, scale_decay=scale_decay, **options)
-
-
-def _refuse(name: str, options: dict[str, Any], words: tuple[str, ...]) -> None:
-    """An option that would have no effect is an error."""
-    idle = [word for word in words if word in options]
-    if idle:
-        raise InputError(f"{', '.join(idle)} has no meaning for {name!r}: leave it out.")
