@@ -268,6 +268,14 @@ def test_a_module_of_experiments_that_is_not_there_is_named(monkeypatch: pytest.
     assert code == 2 and "no_such_module_of_mine" in text and ENVIRONMENT in text
 
 
+def test_a_library_that_a_module_of_experiments_needs_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "needs_a_library.py").write_text("import no_such_library")
+    monkeypatch.setenv(ENVIRONMENT, "needs_a_library")
+    for words in (("list",), ("run", "mine"), ("run", "kl-expansion")):
+        code, text = tangentlab(*words)
+        assert code == 2 and "imports 'no_such_library'" in text and "there is no experiment" not in text
+
+
 MODELS = """
 import torch
 from torch import nn

@@ -101,6 +101,56 @@ def test_experiments_are_listed_by_chapter_and_names_of_other_modules_come_from_
         all_experiments()
 
 
+@pytest.mark.parametrize(
+    ("files", "module", "missing"),
+    [
+        ({"mine_a.py": "import absent_library"}, "mine_a", "absent_library"),
+        ({"mine_b.py": "import absent_library.part"}, "mine_b", "absent_library"),
+        ({"mine_c.py": "import mine_c_helper"}, "mine_c", "mine_c_helper"),
+        ({"mine_d_more.py": "import mine_d"}, "mine_d_more", "mine_d"),
+        (
+            {"package_e/__init__.py": "", "package_e/exp.py": "import package_e.absent"},
+            "package_e.exp",
+            "package_e.absent",
+        ),
+        ({"package_f/__init__.py": "import absent_library", "package_f/exp.py": ""}, "package_f.exp", "absent_library"),
+        ({"mine_g.py": "import mine_h", "mine_h.py": "from absent_library import thing"}, "mine_g", "absent_library"),
+    ],
+)
+def test_what_a_module_of_ones_own_lacks_is_named_and_the_module_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], module: str, missing: str
+):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(ENVIRONMENT, module)
+    for ask in (all_experiments, lambda: find("toy-claims"), lambda: find("mine")):
+        with pytest.raises(SettingError, match=f"'{module}', which imports '{missing}', and there is no such module"):
+            ask()
+
+
+@pytest.mark.parametrize("module", ["absent", "absent.exp", "package_i.absent", "package_i.exp.deeper"])
+def test_a_module_of_ones_own_that_is_not_there_is_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+):
+    (tmp_path / "package_i").mkdir()
+    (tmp_path / "package_i" / "__init__.py").write_text("")
+    (tmp_path / "package_i" / "exp.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(ENVIRONMENT, module)
+    with pytest.raises(SettingError, match=f"names the module '{module}', which cannot be found"):
+        find("toy-claims")
+
+
+def test_a_mistake_in_a_module_of_ones_own_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "mine_wrong.py").write_text("from math import no_such_name")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(ENVIRONMENT, "mine_wrong")
+    with pytest.raises(ImportError, match="no_such_name"):
+        all_experiments()
+
+
 def test_parameters_of_a_scale_are_the_defaults_with_its_changes():
     (kind,) = (kind for kind in all_experiments() if kind.name == "toy-training")
     assert kind.at("desk").steps == 40 and kind.at("smoke").steps == 12 and kind.at("smoke", steps=3).steps == 3

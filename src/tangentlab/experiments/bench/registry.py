@@ -40,9 +40,9 @@ def load_all() -> None:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            if module.startswith(f"{tangentlab.experiments.__name__}.") or error.name is None:
                 raise
-            raise SettingError(f"${ENVIRONMENT} names the module '{module}', which cannot be found") from error
+            raise SettingError(_not_found(module, error.name)) from error
 
 
 def all_experiments() -> list[type[Experiment]]:
@@ -61,6 +61,14 @@ def find(name: str) -> type[Experiment]:
             f"one of your own is found when its module is named in ${ENVIRONMENT}"
         )
     return _KNOWN[name]
+
+
+def _not_found(module: str, missing: str) -> str:
+    """What is not there: the module of one's own (or a package that it should be in), or something that it imports."""
+    named = f"${ENVIRONMENT} names the module '{module}', which"
+    if f"{module}.".startswith(f"{missing}."):
+        return f"{named} cannot be found"
+    return f"{named} imports '{missing}', and there is no such module: install it, or correct the import"
 
 
 def _module_names() -> Iterator[str]:
