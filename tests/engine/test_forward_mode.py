@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import tangentlab as tl
 from tangentlab.engine.forward_mode import Linearization, plain_kernels
 from tangentlab.engine.network import Network
 from tangentlab.errors import ModelError
@@ -196,3 +197,26 @@ def test_padding_rows_of_an_embedding_get_no_derivative_in_either_direction() ->
     v[:3] = 1
     Linearization(network, without).jvp(v)
     assert not Linearization(network, with_padding).jvp(v).any()
+
+
+def test_a_product_starts_from_the_attributes_from_which_its_proof_started() -> None:
+    """A forward that divides by a range and then updates it, as observers of quantization do."""
+
+    class Observed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+            self.register_buffer("range", torch.ones(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.fc(x)
+            out = y / self.range
+            self.range = 0.5 * self.range + y.detach().abs().max()
+            return out
+
+    model, x = Observed().double(), torch.randn(4, 3, dtype=torch.float64)
+    truth = tl.Jacobian(model, x)
+    v = tl.PVector.random_unit(model)
+    implicit = tl.Jacobian(model, x, tl.PushForwardImplicit)
+    for _ in range(2):
+        assert torch.allclose((implicit @ v).data, (truth @ v).data, atol=1e-12)

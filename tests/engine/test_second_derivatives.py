@@ -75,3 +75,16 @@ def test_first_derivatives_of_weight_norm_are_right_in_both_directions() -> None
     v = tl.PVector.random_unit(model, generator=torch.Generator().manual_seed(0))
     dense, implicit = (tl.Jacobian(model, X, kind) @ v for kind in (tl.PushForwardDense, tl.PushForwardImplicit))
     assert torch.allclose(dense.data, implicit.data, atol=1e-12)
+
+
+@pytest.mark.parametrize("representation", [tl.PMatDense, tl.PMatDiag, tl.PMatImplicit])
+def test_hooks_on_parameters_change_what_an_optimizer_sees_and_no_second_derivative(representation: type) -> None:
+    model = make(lambda layer: layer)
+    truth = tl.Hessian(model, (X, Y), tl.PMatDense, "regression").to_dense()
+    for parameter in model.parameters():
+        parameter.register_hook(lambda grad: 2 * grad)
+    v = tl.PVector.random_unit(model, generator=torch.Generator().manual_seed(0))
+    found = tl.Hessian(model, (X, Y), representation, "regression")
+    expected = torch.diag(truth.diagonal()) if representation is tl.PMatDiag else truth
+    assert torch.allclose((found @ v).flat, expected @ v.flat, atol=1e-12)
+    assert all(len(parameter._backward_hooks) == 1 for parameter in model.parameters())

@@ -166,7 +166,7 @@ def _stacked(column: Sequence[Tensor | None]) -> Tensor | None:
 
 def gradients(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batched: bool = False) -> list[Tensor | None]:
     """`torch.autograd.grad` that keeps the graph, ignores gradient hooks on parameters and never gives sparse tensors."""
-    with TURN, _silent([leaf for leaf in inputs if isinstance(leaf, Tensor)]):
+    with TURN, without_hooks([leaf for leaf in inputs if isinstance(leaf, Tensor)]):
         grads = torch.autograd.grad(
             outputs, inputs, cotangents, is_grads_batched=batched, retain_graph=True, allow_unused=True
         )
@@ -174,7 +174,7 @@ def gradients(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batche
 
 
 @contextmanager
-def _silent(leaves: Iterable[Tensor]) -> Iterator[None]:
+def without_hooks(leaves: Iterable[Tensor]) -> Iterator[None]:
     """Hooks on a parameter change what an optimizer sees, not the function; they are taken out for a moment."""
     tables = [leaf._backward_hooks for leaf in leaves if leaf._backward_hooks]
     hooks = [dict(table) for table in tables]

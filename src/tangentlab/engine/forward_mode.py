@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tangentlab.engine.capture import gradients
+from tangentlab.engine.capture import gradients, without_hooks
 from tangentlab.engine.chain import is_plain_chain
 from tangentlab.engine.fallback import Caller
 from tangentlab.engine.network import Network, grad_mode
@@ -131,7 +131,9 @@ class Linearization:
         d = self.network.layout.numel
         v = torch.randn(d, generator=generator, dtype=parameter.dtype, device=parameter.device)
         u = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype, device=outputs.device)
-        image, pulled = method(v).detach(), self.vjp(u)
+        with untouched(self.network.model):  # the product that follows starts from the same attributes
+            image = method(v).detach()
+        pulled = self.vjp(u)
         scale = float(u.norm() * image.norm() + pulled.norm() * v.norm())
         eps = torch.finfo(outputs.dtype).eps
         tolerance = eps**0.5 * scale + eps**0.75 * float(u.norm() * v.norm())
@@ -155,7 +157,10 @@ class Linearization:
             outputs = self.network(self.batch)
             dummy = torch.zeros_like(outputs, requires_grad=True)
             parameters = self.network.parameters()
-            grads = torch.autograd.grad(outputs, list(parameters.values()), dummy, create_graph=True, allow_unused=True)
+            with without_hooks(parameters.values()):
+                grads = torch.autograd.grad(
+                    outputs, list(parameters.values()), dummy, create_graph=True, allow_unused=True
+                )
             used = [(name, grad) for name, grad in zip(parameters, grads, strict=True) if grad is not None]
             self._reverse = dummy, [grad for _, grad in used], [name for name, _ in used]
         dummy, linear, names = self._reverse

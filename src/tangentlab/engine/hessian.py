@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.engine.batches import Batches
-from tangentlab.engine.capture import batched_grad
+from tangentlab.engine.capture import batched_grad, without_hooks
 from tangentlab.engine.certificate import TOLERANCE, random_weights, verifies
 from tangentlab.engine.fallback import Caller
 from tangentlab.engine.forward_mode import plain_kernels
@@ -96,7 +96,8 @@ class LossHessian:
         while self._rung < len(rungs):
             reverse, context = rungs[self._rung]
             try:
-                with grad_mode(), untouched(self.network.model), context():
+                hooks = without_hooks(self.network.parameters().values())
+                with grad_mode(), untouched(self.network.model), hooks, context():
                     gradient = self._kept_gradient(batch) if reverse else None
                     asymmetric = self._asymmetric(gradient, batch)
                     if not asymmetric:
