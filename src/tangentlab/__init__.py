@@ -72,7 +72,8 @@ _HOME = {
     "tangentlab.engine.layout": ("LayerCollection",),
     "tangentlab.engine.likelihood": ("Binary", "Classification", "Likelihood", "LogSoftmax", "Regression"),
     "tangentlab.engine.certificate": ("verify",),
-    "tangentlab.engine.coverage": ("check", "coverage"),
+    "tangentlab.engine.check": ("check",),
+    "tangentlab.engine.coverage": ("coverage",),
     "tangentlab.spectra": ("fisher_eigenpairs",),
     "tangentlab.engine.memory": ("memory_budget", "memory_limit", "set_memory_budget"),
     "tangentlab.engine.planner": ("plan",),
@@ -124,7 +125,7 @@ if TYPE_CHECKING:  # `as` makes a name public, which strict checkers ask for
     from tangentlab.curvatures import Hessian as Hessian
     from tangentlab.data import load as load
     from tangentlab.engine.certificate import verify as verify
-    from tangentlab.engine.coverage import check as check
+    from tangentlab.engine.check import check as check
     from tangentlab.engine.coverage import coverage as coverage
     from tangentlab.engine.layout import LayerCollection as LayerCollection
     from tangentlab.engine.likelihood import Binary as Binary

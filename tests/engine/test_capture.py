@@ -10,7 +10,8 @@ from tangentlab.engine import capture as capture_module
 from tangentlab.engine import fallback
 from tangentlab.engine.capture import batched_grad, capture, gradients, output_gradients
 from tangentlab.engine.certificate import verify
-from tangentlab.engine.coverage import CheckReport, check, coverage
+from tangentlab.engine.check import CheckReport, check
+from tangentlab.engine.coverage import coverage
 from tangentlab.engine.fallback import fallback_rows, loop_rows, vmapped_rows
 from tangentlab.engine.graph import leaves_of_call, read_graph
 from tangentlab.engine.network import Network

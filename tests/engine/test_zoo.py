@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tangentlab.engine.coverage import check, coverage
+from tangentlab.engine.check import check
+from tangentlab.engine.coverage import coverage
 from tangentlab.engine.network import Network
 from tangentlab.engine.sweep import Engine
 from tests.engine.state import model_state

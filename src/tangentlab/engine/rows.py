@@ -23,7 +23,7 @@ from tangentlab.engine.memory import memory_budget
 from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.progress import track
 from tangentlab.engine.snapshot import untouched
-from tangentlab.engine.sweep import Engine, Sweep
+from tangentlab.engine.sweep import Engine, Sweep, unit_cotangents
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
 
@@ -165,11 +165,7 @@ class Unweighted(Weighting):
 
     def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
         """Unit vectors."""
-        size = outputs[0].numel()
-        chosen = list(index) if self.chosen is None else [self.chosen[k] for k in index]
-        units = outputs.new_zeros((len(chosen), size))
-        units[range(len(chosen)), chosen] = 1
-        return units[:, None].expand(-1, outputs.shape[0], -1).reshape(len(chosen), *outputs.shape)
+        return unit_cotangents(outputs, list(index) if self.chosen is None else [self.chosen[k] for k in index])
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -67,8 +67,7 @@ class Sweep:
     def identity_cotangents(self, outputs: range | None = None) -> Tensor:
         """(len(outputs), N, ...): the c-th has a 1 at output c of every example."""
         chosen = range(self.output_size) if outputs is None else outputs
-        eye = torch.eye(self.output_size, dtype=self.outputs.dtype, device=self.outputs.device)[list(chosen)]
-        return eye[:, None, :].expand(-1, self.examples, -1).reshape(len(chosen), *self.outputs.shape)
+        return unit_cotangents(self.outputs, chosen)
 
     def factors(self, cotangents: Tensor, only: Collection[Group] | None = None) -> dict[Group, OuterSum]:
         """Gradients of sum(outputs[n] * cotangents[k, n]) for every k, n and group (or only some of the groups).
@@ -99,3 +98,10 @@ class Sweep:
             widths = [result[route.group].shape[-1] for route in exact]
             result |= dict(zip([route.group for route in exact], rows.split(widths, -1), strict=True))
         return result
+
+
+def unit_cotangents(outputs: Tensor, chosen: Sequence[int]) -> Tensor:
+    """(len(chosen), N, ...) for outputs (N, ...): the k-th has a 1 at output chosen[k] of every example, counted flat."""
+    units = outputs.new_zeros((len(chosen), outputs[0].numel()))
+    units[range(len(chosen)), list(chosen)] = 1
+    return units[:, None].expand(-1, outputs.shape[0], -1).reshape(len(chosen), *outputs.shape)

@@ -1,0 +1,180 @@
+"""A proof of what the engine does with a model: its rows against plain autograd in float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from tangentlab.engine.batches import plain_batch
+from tangentlab.engine.capture import gradients
+from tangentlab.engine.certificate import plain_gradient, random_weights
+from tangentlab.engine.groups import Group
+from tangentlab.engine.layout import LayerCollection
+from tangentlab.engine.network import Forward, Network, OutputFunction, grad_mode, require_finite, require_module
+from tangentlab.engine.progress import track
+from tangentlab.engine.rows import chunk_size
+from tangentlab.engine.snapshot import untouched
+from tangentlab.engine.sweep import Engine, Sweep, unit_cotangents
+from tangentlab.errors import ModelError, NumericsError
+from tangentlab.layers import OuterSum
+
+_EXAMPLES = 16
+"""Examples whose rows are compared one by one."""
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Largest relative error of the engine's Jacobian rows against plain autograd, overall and per group."""
+
+    error: float
+    errors: dict[tuple[str, ...], float]
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether every group agrees."""
+        return self.error <= self.tolerance
+
+
+def check(
+    model: nn.Module,
+    x: Any,
+    *,
+    layers: Any = None,
+    forward: Forward | None = None,
+    function: OutputFunction | None = None,
+    tolerance: float = 1e-10,
+    max_outputs: int = 4,
+    progress: bool | None = None,
+) -> CheckReport:
+    """Compare the engine with plain autograd in float64, on a copy of the model.
+
+    A few outputs of up to 16 examples, spread over the batch, are compared row by row; all outputs of all examples by random
+    combinations of their rows, which make one plain gradient and show every wrong row. Cost: up to 16 `max_outputs` + 17
+    plain gradients of the batch.
+
+    Raises NumericsError with the parameters at fault if they disagree by more than `tolerance` relative to the largest
+    gradient of the group (or to a thousandth of the largest of all, and to 1e-5, where gradients cancel to nothing).
+    """
+    require_module(model)
+    with grad_mode():
+        double = _copy(model).double()
+    x = tree_map(_double, plain_batch(x))
+    layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
+    network = Network.of(double, layout, forward, function)
+    _require_double(network, x)
+    sweep = Engine(network).sweep(x)
+    network.dependence.require()
+    worst = _Comparison(sweep, _spread(sweep.output_size, max_outputs)).differences(progress)
+    floor = max(1e-3 * max(scale for _, scale in worst.values()), 1e-5)
+    errors = {group.names: wrong / max(scale, floor) for group, (wrong, scale) in worst.items()}
+    report = CheckReport(max(errors.values()), errors, tolerance)
+    if not report.passed:
+        wrong = ", ".join(f"{'/'.join(names)} ({error:.1e})" for names, error in errors.items() if error > tolerance)
+        raise NumericsError(f"The engine disagrees with plain autograd on: {wrong}. Please report this model.")
+    return report
+
+
+def _spread(size: int, most: int) -> list[int]:
+    """Up to `most` numbers below `size`, the first and the last among them."""
+    count = min(most, size)
+    return sorted({round(i * (size - 1) / max(count - 1, 1)) for i in range(count)})
+
+
+Factors = dict[Group, OuterSum]
+
+
+class _Comparison:
+    """Rows of the engine beside gradients of a forward of its own.
+
+    The cotangents (K, N, ...) are some outputs, and a random mixture of all of them; every row has a random weight in the
+    combination of all.
+    """
+
+    def __init__(self, sweep: Sweep, outputs: list[int]) -> None:
+        self.sweep, self.parameters = sweep, sweep.engine.network.parameters()
+        with grad_mode(), untouched(sweep.engine.network.model):
+            self.outputs = sweep.engine.network(sweep.batch)
+        mixture = random_weights((1, *self.outputs.shape), self.outputs)
+        self.cotangents = torch.cat([unit_cotangents(self.outputs, outputs), mixture])
+        self.weights = random_weights((len(self.cotangents), sweep.examples), self.outputs)
+        self.combined: dict[Group, Tensor] = {}
+        self.worst: dict[Group, tuple[float, float]] = {}
+
+    def differences(self, progress: bool | None) -> dict[Group, tuple[float, float]]:
+        """(largest difference, largest gradient of a row) of every group."""
+        examples = _spread(self.sweep.examples, _EXAMPLES)
+        step = chunk_size(self.sweep, len(self.cotangents))
+        total = len(examples) * -(-len(self.cotangents) // step)
+        for n, some, factors in track(self._pieces(examples, step), "check", total, progress):
+            with grad_mode():
+                truth = _plain_gradients(self.outputs[n], self.parameters, self.cotangents[some, n])
+            for group, factor in factors.items():
+                true = torch.cat([truth[name] for name in group.names], 1)
+                self._compare(group, factor.take_examples(n, n + 1).rows()[:, 0], true, 1.0)
+        together = torch.einsum("kn,kn...->n...", self.weights, self.cotangents)
+        with grad_mode():
+            sums = plain_gradient(self.outputs, self.parameters, together)
+        for group, found in self.combined.items():
+            true = torch.cat([sums[name].flatten() for name in group.names])
+            self._compare(group, found, true, self.weights.numel() ** 0.5)
+        return self.worst
+
+    def _pieces(self, examples: list[int], step: int) -> Iterator[tuple[int, slice, Factors]]:
+        """(example, cotangents, factors), as many cotangents at a time as fit in memory."""
+        for start in range(0, len(self.cotangents), step):
+            some = slice(start, start + step)
+            factors = {g: factor for g, factor in self.sweep.factors(self.cotangents[some]).items() if factor.numel}
+            for group, factor in factors.items():
+                pulled = factor.pull(self.weights[some])
+                self.combined[group] = self.combined[group] + pulled if group in self.combined else pulled
+            yield from ((n, some, factors) for n in examples)
+
+    def _compare(self, group: Group, found: Tensor, true: Tensor, rows: float) -> None:
+        """Note the difference. rows: how much larger than one row the gradients are, all signs being random."""
+        require_finite(true, f"The gradients of {', '.join(group.names)}")
+        wrong, scale = self.worst.get(group, (0.0, 0.0))
+        difference = float((found - true).abs().nan_to_num(nan=torch.inf).max())
+        self.worst[group] = max(wrong, difference), max(scale, float(true.abs().max()) / rows)
+
+
+def _require_double(network: Network, x: Any) -> None:
+    """A forward in float64, where models that fix the type of their activations fail."""
+    try:
+        network.values(x)
+    except RuntimeError as error:
+        if "type" not in str(error):
+            raise
+        raise ModelError(
+            f"`check` compares in float64, and this model does not run in float64 ({str(error).splitlines()[0]}): it fixes "
+            "the type of some activations, as by .float() or .to(dtype). Let them follow the parameters, "
+            "as in x.to(self.weight.dtype), or compare a copy of the model that does."
+        ) from error
+
+
+def _plain_gradients(outputs: Tensor, parameters: dict[str, nn.Parameter], cotangents: Tensor) -> dict[str, Tensor]:
+    """Gradients (K, numel) of one example by K ordinary backward passes, nothing batched and nothing clever."""
+    rows = [gradients(outputs, list(parameters.values()), cotangent) for cotangent in cotangents]
+    columns = zip(parameters.items(), zip(*rows, strict=True), strict=True)
+    return {
+        name: torch.stack([(torch.zeros_like(p) if g is None else g).flatten() for g in column])
+        for (name, p), column in columns
+    }
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    """A deep copy, also of modules that hold computed tensors (weight_norm keeps its weight as an attribute)."""
+    computed = [
+        t for module in model.modules() for t in vars(module).values() if isinstance(t, Tensor) and not t.is_leaf
+    ]
+    return copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in computed})
+
+
+def _double(leaf: Any) -> Any:
+    return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
