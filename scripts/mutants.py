@@ -61,6 +61,7 @@ class Mutant:
     def applied(self, source: str) -> str:
         """The text of the file with the fault."""
         data = source.encode()
+        assert data[self.start : self.stop].decode() == self.original, "another version of the file"
         return (data[: self.start] + self.replacement.encode() + data[self.stop :]).decode()
 
     def diff(self, source: str) -> str:

@@ -169,7 +169,8 @@ class Laboratory:
             known = {name: test for name, test in known.items() if not name.startswith(path)} | found
             self.map.write_text(json.dumps(_shortened(known)))
             print(f"recorded {path}: {len(found)} tests in {time.time() - start:.0f} s", flush=True)
-            print("\n".join(line for line in self.log.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))))
+            wrong = [line for line in self.log.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))]
+            print("\n".join([f"{len(wrong)} fail without any fault", *wrong[:5]][: 6 if wrong else 0]))
 
     def recorded(self) -> dict[str, dict[str, Any]]:
         """Seconds and lines by test."""
@@ -221,13 +222,13 @@ class Laboratory:
     def judge(self, mutant: Mutant, quick: bool) -> dict[str, Any]:
         """Runs the tests against one fault."""
         path, start, count = self.source / mutant.path, time.time(), 0
-        source = (self.source / mutant.path).read_text()
+        source, portions = path.read_text(), list(self.chosen(mutant, quick))
         self.clock += 10  # compiled files are known by the second of the source and its size
         path.write_text(mutant.applied(source))
         os.utime(path, (self.clock, self.clock))
         verdict = "survived"
         try:
-            for names in self.chosen(mutant, quick):
+            for names in portions:
                 if names:
                     self.note.write_text("(collection)")
                     files = sorted({name.partition("::")[0] for name in names})

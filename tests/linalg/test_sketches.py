@@ -57,6 +57,13 @@ def test_power_iterations_sharpen_the_range_of_a_slow_spectrum():
     assert missed(2) < 1.05 * float(SPECTRA["power_law"](200)[10:].norm())
 
 
+@pytest.mark.parametrize(("options", "products"), [({}, 10), ({"power_iterations": 2}, 50)])
+def test_a_range_costs_the_products_that_it_says(options, products):
+    matvec = Counted(symmetric(SPECTRA["power_law"](60)))
+    range_finder(matvec, 60, 10, dtype=torch.float64, generator=seeded(4), **options)
+    assert matvec.vectors == products
+
+
 def test_range_of_the_zero_matrix_is_empty():
     assert range_finder(lambda v: 0 * v, 20, 5, power_iterations=2).shape == (0, 20)
 
