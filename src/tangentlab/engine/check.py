@@ -137,10 +137,10 @@ class _Comparison:
             yield from ((n, some, factors) for n in examples)
 
     def _compare(self, group: Group, found: Tensor, true: Tensor, rows: float) -> None:
-        """Note the difference. rows: how much larger than one row the gradients are, all signs being random."""
+        """Note the difference per row. rows: how much larger than one row a sum of rows with random signs is."""
         require_finite(true, f"The gradients of {', '.join(group.names)}")
         wrong, scale = self.worst.get(group, (0.0, 0.0))
-        difference = float((found - true).abs().nan_to_num(nan=torch.inf).max())
+        difference = float((found - true).abs().nan_to_num(nan=torch.inf).max()) / rows
         self.worst[group] = max(wrong, difference), max(scale, float(true.abs().max()) / rows)
 
 
