@@ -55,7 +55,7 @@ def GGN(
     """
     network = Network.of(model, layers, forward, function, verify)
     network, batches, loss = with_loss(network, loader, loss, of_outputs=True)
-    return build_matrix(representation, network, batches, ConvexLoss(loss_of(loss)), n_output, progress)
+    return build_matrix(representation, network, batches, ConvexLoss(loss), n_output, progress)
 
 
 def Hessian(
@@ -144,7 +144,7 @@ def KFRA(
     down. No backward pass per output. Exact for one example, and for linear chains with a quadratic loss.
     """
     network = Network.of(model, layers, forward, None)
-    curvature = ConvexLoss(loss_of(loss))
+    curvature = ConvexLoss(loss)
     statistics, output, examples = feed_forward_statistics(network, Batches(loader), curvature.hessians)
     units = recursion(network, statistics, output, examples)
     blocks: dict[tuple[str, ...], Block] = {}

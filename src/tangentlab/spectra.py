@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tangentlab.engine.curvature import ConvexLoss
 from tangentlab.engine.likelihood import Likelihood, likelihood_of
-from tangentlab.engine.losses import LossFunction, loss_of
+from tangentlab.engine.losses import LossFunction
 from tangentlab.engine.memory import memory_budget
 from tangentlab.engine.network import Forward, Network, OutputFunction
 from tangentlab.engine.rows import Exact, Rows, Weighting
@@ -49,7 +49,7 @@ def fisher_eigenpairs(
     `generator` is the source of Lanczos' starting vectors.
     """
     network = Network.of(model, layers, forward, function)
-    weighting: Weighting = ConvexLoss(loss_of(loss)) if loss is not None else Exact(likelihood_of(likelihood))
+    weighting: Weighting = ConvexLoss(loss) if loss is not None else Exact(likelihood_of(likelihood))
     if method not in ("auto", "gram", "dense", "lanczos"):
         raise InputError(f"method must be 'auto', 'gram', 'dense' or 'lanczos', not {method!r}.")
     if method == "lanczos" and k is None:

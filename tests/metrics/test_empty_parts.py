@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import tangentlab as tl
 from tests.engine.truth import dense_jacobian
@@ -61,3 +61,39 @@ def test_hessians_agree_with_products(name: str, kind: Any) -> None:
     data = (x, torch.zeros(len(x), 2, dtype=x.dtype))
     truth = tl.Hessian(model, data, tl.PMatImplicit, "regression").to_dense().diagonal()
     torch.testing.assert_close(tl.Hessian(model, data, kind, "regression").diag().flat, truth)
+
+
+class EmptyPositions(nn.Module):
+    """Layers of every kind that are called with no positions, or no examples, at all beside some that are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.idle = nn.Linear(3, 4), nn.Linear(3, 4)
+        self.convolution, self.still = nn.Conv1d(3, 4, 1), nn.Conv1d(3, 4, 1)
+        self.embedding, self.norm = nn.Embedding(5, 4), nn.LayerNorm(4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        channels = x.transpose(1, 2)
+        nothing = self.norm(self.embedding(torch.zeros(len(x), 0, dtype=torch.long)))
+        images = torch.cat([self.convolution(channels), self.still(channels[:0])]).transpose(1, 2)
+        return self.head(torch.cat([self.linear(x), self.idle(x[:, :0]), images, nothing], 1).tanh().mean(1))
+
+
+@pytest.mark.parametrize("examples", [1, 4])
+@pytest.mark.parametrize("batches", [1, 2])
+def test_layers_of_every_kind_without_positions_have_rows_of_zero(examples: int, batches: int) -> None:
+    torch.manual_seed(0)
+    model, x = EmptyPositions().double(), torch.randn(examples, 2, 3, dtype=torch.float64)
+    data = [(x,)] * batches
+    rows = torch.cat([dense_jacobian(model, x)] * batches, 1)
+    truth = torch.einsum("knd,kne->de", rows, rows) / rows.shape[1]
+    torch.testing.assert_close(tl.NTK(model, data).data, torch.einsum("knd,lmd->knlm", rows, rows))
+    torch.testing.assert_close(tl.Jacobian(model, data).data, rows)
+    for kind in EXACT:
+        torch.testing.assert_close(tl.FIM(model, data, kind, "regression").to_dense(), truth)
+    for kind in (tl.PMatDiag, tl.PMatQuasiDiag, tl.PMatBlockDiag):
+        torch.testing.assert_close(tl.FIM(model, data, kind, "regression").diag().flat, truth.diagonal())
+    for sharing in ("expand", "reduce"):
+        mixed = tl.FIM(model, data, tl.PMatMixed.default(kronecker=tl.PMatEKFAC, sharing=sharing), "regression")
+        torch.testing.assert_close(mixed.trace(), truth.trace())

@@ -95,3 +95,12 @@ def test_a_loss_that_is_linear_in_the_outputs_has_a_zero_gauss_newton_matrix():
     for kind in (tl.PMatDense, tl.PMatImplicit):
         G = tl.GGN(case.model, case.batches, kind, loss=lambda f, y: f.sum(1))
         assert not (G @ vectors(case)).flat.any()
+
+
+@pytest.mark.parametrize("loss", ["log_softmax", "classif_logsoftmax", tl.LogSoftmax()], ids=str)
+def test_a_loss_that_is_linear_in_the_outputs_by_name_is_refused(loss):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.LogSoftmax(-1))
+    data = torch.randn(4, 3), torch.arange(4) % 2
+    for factory in (tl.GGN, tl.KFRA, tl.fisher_eigenpairs):
+        with pytest.raises(InputError, match="linear in its outputs, so its Gauss-Newton matrix is zero"):
+            factory(model, data, loss=loss)

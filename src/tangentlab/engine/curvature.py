@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tangentlab.engine.losses import LossFunction, output_gradient
+from tangentlab.engine.likelihood import Likelihood, LogSoftmax, likelihood_of
+from tangentlab.engine.losses import LossFunction, loss_of, output_gradient
 from tangentlab.engine.memory import require_memory
 from tangentlab.engine.rows import Weighting
-from tangentlab.errors import NumericsError
+from tangentlab.errors import InputError, NumericsError
 
 
 class ConvexLoss(Weighting):
@@ -24,8 +25,14 @@ class ConvexLoss(Weighting):
 
     name = "generalized Gauss-Newton"
 
-    def __init__(self, loss: LossFunction) -> None:
-        self.loss = loss
+    def __init__(self, loss: str | Likelihood | LossFunction) -> None:
+        likelihood = likelihood_of(loss) if isinstance(loss, str) else loss
+        if isinstance(likelihood, LogSoftmax):
+            raise InputError(
+                "The negative log-likelihood of 'log_softmax' is linear in its outputs, so its Gauss-Newton matrix is zero: "
+                "take the logits as outputs with loss='classification', or FIM(..., likelihood='log_softmax')."
+            )
+        self.loss = loss_of(likelihood)
         self._checked: set[int] = set()
         self._roots: tuple[weakref.ref[Tensor], Tensor] | None = None
 
@@ -48,17 +55,19 @@ class ConvexLoss(Weighting):
         """H_n t, by one product with the Hessian of the loss; convexity is checked once per batch."""
         if number not in self._checked:
             self._square_roots(outputs, batch, number)
-        leaf, gradient = output_gradient(self.loss, outputs, batch)
-        return _product(gradient, leaf, tangents.reshape(outputs.shape)).detach()
+        wide = _wide(outputs)
+        leaf, gradient = output_gradient(self.loss, wide, batch)
+        return _product(gradient, leaf, tangents.reshape(outputs.shape).to(wide.dtype)).detach().to(outputs.dtype)
 
     def hessians(self, outputs: Tensor, batch: Any) -> Tensor:
-        """(N, C, C): d^2 loss_n / d outputs_n^2, one backward per output."""
+        """(N, C, C): d^2 loss_n / d outputs_n^2, one backward per output; in single precision where outputs are in half."""
         size = outputs[0].numel()
         require_memory(
             2 * outputs.shape[0] * size**2 * outputs.element_size(),
             f"Hessians of the loss in {size:,} outputs for {outputs.shape[0]} examples",
             "Smaller batches need less; for token or pixel losses FIM(...) has a closed form.",
         )
+        outputs = _wide(outputs)
         leaf, gradient = output_gradient(self.loss, outputs, batch)
         eye = torch.eye(size, dtype=outputs.dtype, device=outputs.device)
         rows = [_product(gradient, leaf, unit.expand(outputs.shape[0], -1).reshape(outputs.shape)) for unit in eye]
@@ -74,7 +83,12 @@ class ConvexLoss(Weighting):
                 "Gauss-Newton matrix is not positive semi-definite: take Hessian(...), or a loss that is convex."
             )
         self._checked.add(number)
-        return vectors * values.clamp_min(0).sqrt()[:, None, :]
+        return (vectors * values.clamp_min(0).sqrt()[:, None, :]).to(outputs.dtype)
+
+
+def _wide(outputs: Tensor) -> Tensor:
+    """Outputs in a type in which eigenvalues can be computed."""
+    return outputs.detach().to(torch.promote_types(outputs.dtype, torch.float32))
 
 
 def _product(gradient: Tensor, leaf: Tensor, tangents: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def feed_forward_statistics(
                 inputs = torch.cat([inputs, inputs.new_ones((len(inputs), 1))], 1)
             found = LayerStatistics(inputs.t() @ inputs, None if slope is None else slope.t() @ slope)
             layers[name] = found if name not in layers else _added(layers[name], found)
-        hessian = output_hessian(outputs.detach(), batch).sum(0)
+        hessian = output_hessian(outputs.detach(), batch).sum(0).to(outputs.dtype)
         total = hessian if total is None else total + hessian
         examples += outputs.shape[0]
     assert total is not None

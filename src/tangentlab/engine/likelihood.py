@@ -203,17 +203,25 @@ class Regression(Likelihood):
             if not symmetric or int(torch.linalg.cholesky_ex(self.variance.double())[1]):
                 raise InputError("A covariance must be symmetric and positive definite.")
 
-    def _roots(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """R with R R^T = covariance^-1, and L with L L^T = covariance, both (outputs, outputs)."""
+    def _root(self, outputs: Tensor) -> Tensor:
+        """L with L L^T = covariance, (outputs, outputs), or its diagonal (outputs); in double precision, which half has not."""
         size = outputs[0].numel()
-        variance = self.variance.to(outputs)
+        variance = self.variance.double()
         if variance.ndim > 0 and variance.shape[0] != size:
             raise InputError(f"The variance is for {variance.shape[0]} outputs and the model has {size}.")
-        if variance.ndim < 2:
-            variance = torch.diag(variance.expand(size))
-        lower = torch.linalg.cholesky(variance)
-        eye = torch.eye(size, dtype=variance.dtype, device=variance.device)
-        return torch.linalg.solve_triangular(lower, eye, upper=False).t(), lower
+        return torch.linalg.cholesky(variance) if variance.ndim == 2 else variance.sqrt().expand(size)
+
+    def _inverse_root(self, outputs: Tensor) -> Tensor:
+        """R with R R^T = covariance^-1, or its diagonal, in the type of the outputs."""
+        root = self._root(outputs)
+        if root.ndim == 1:
+            return (1 / root).to(outputs)
+        eye = torch.eye(len(root), dtype=root.dtype, device=root.device)
+        return torch.linalg.solve_triangular(root, eye, upper=False).t().to(outputs)
+
+    def whitened(self, residuals: Tensor, outputs: Tensor) -> Tensor:
+        """R^T r of residuals (..., outputs): their squares sum to twice the negative log-likelihood."""
+        return _times(residuals, self._inverse_root(outputs))
 
     def factor_count(self, outputs: Tensor) -> int:
         """One vector per output."""
@@ -221,27 +229,35 @@ class Regression(Likelihood):
 
     def factor(self, outputs: Tensor, index: range) -> Tensor:
         """Columns of R."""
-        roots = self._roots(outputs)[0].t()[list(index)]
-        return roots[:, None, :].expand(-1, outputs.shape[0], -1).reshape(len(index), *outputs.shape)
+        root = self._inverse_root(outputs)
+        units = torch.zeros((len(index), root.shape[0]), dtype=root.dtype, device=root.device)
+        units[range(len(index)), list(index)] = 1
+        columns = _times(units, root.t())
+        return columns[:, None, :].expand(-1, outputs.shape[0], -1).reshape(len(index), *outputs.shape)
 
     def weigh(self, outputs: Tensor, tangents: Tensor) -> Tensor:
         """covariance^-1 t."""
-        root = self._roots(outputs)[0]
-        return (tangents.flatten(1) @ root @ root.t()).reshape(outputs.shape)
+        root = self._inverse_root(outputs)
+        return _times(_times(tangents.flatten(1), root), root.t()).reshape(outputs.shape)
 
     def sample(self, outputs: Tensor, samples: int, generator: torch.Generator | None = None) -> Tensor:
         """f + L z."""
-        lower = self._roots(outputs)[1]
+        lower = self._root(outputs).to(outputs)
         z = torch.randn(
             (samples, outputs.shape[0], lower.shape[0]), generator=generator, dtype=lower.dtype, device=lower.device
         )
-        return outputs.detach() + (z @ lower.t()).reshape(samples, *outputs.shape)
+        return outputs.detach() + _times(z, lower.t()).reshape(samples, *outputs.shape)
 
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """covariance^-1 (y - f)."""
         residual = (like_outputs(labels, outputs) - outputs.detach()).flatten(2)
-        root = self._roots(outputs)[0]
-        return (residual @ root @ root.t()).reshape(-1, *outputs.shape)
+        root = self._inverse_root(outputs)
+        return _times(_times(residual, root), root.t()).reshape(-1, *outputs.shape)
+
+
+def _times(vectors: Tensor, matrix: Tensor) -> Tensor:
+    """vectors (..., k) times a matrix (k, k), or times a diagonal one (k)."""
+    return vectors * matrix if matrix.ndim == 1 else vectors @ matrix
 
 
 _BY_NAME: dict[str, Callable[[], Likelihood]] = {

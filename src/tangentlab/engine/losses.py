@@ -41,7 +41,7 @@ def negative_log_likelihood(likelihood: Likelihood) -> LossFunction:
 
         def half_squared_distance(outputs: Tensor, targets: Tensor) -> Tensor:
             residual = (outputs - like_outputs(targets[None], outputs)[0]).flatten(1)
-            return 0.5 * (residual @ likelihood._roots(outputs.detach())[0]).square().sum(1)
+            return 0.5 * likelihood.whitened(residual, outputs.detach()).square().sum(1)
 
         return half_squared_distance
     raise InputError(f"No loss is known for the likelihood {likelihood.name!r}: pass loss=callable(outputs, targets).")

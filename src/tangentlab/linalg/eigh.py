@@ -126,8 +126,9 @@ def _decompose(matrix: Tensor, label: str, precision: torch.dtype | None) -> Eig
         return matrix.new_zeros(size), torch.eye(size, dtype=matrix.dtype, device=matrix.device)
     working = working / scale
     asymmetry = working - working.T
-    if float(asymmetry.amax()) > 1e-3:
-        raise InputError(f"{label}: not symmetric (A and A^T differ by more than 1e-3 of the largest entry)")
+    allowed = max(1e-3, 4 * torch.finfo(matrix.dtype).eps)
+    if float(asymmetry.amax()) > allowed:
+        raise InputError(f"{label}: not symmetric (A and A^T differ by more than {allowed:.0e} of the largest entry)")
     working.sub_(asymmetry, alpha=0.5)
     for attempt in _attempts(working):
         try:

@@ -96,5 +96,6 @@ def _woodbury(solve: Callable[[Tensor], Tensor], thin: list[LowRankBlock], flat:
     rows, weights = torch.cat([block.rows for block in thin]), torch.cat([block.weights for block in thin])
     rows, weights = rows[weights != 0], weights[weights != 0]
     y, images = solve(flat), solve(rows)
-    core = torch.diag(1 / weights) + rows @ images.t()
-    return y - torch.linalg.solve(core, rows @ y.t()).t() @ images
+    core, right = torch.diag(1 / weights) + rows @ images.t(), rows @ y.t()
+    wide = torch.promote_types(core.dtype, torch.float32)
+    return y - torch.linalg.solve(core.to(wide), right.to(wide)).to(core.dtype).t() @ images
