@@ -20,6 +20,7 @@ ENTRIES: dict[str, Entry] = {
     "FIM implicit": lambda m, x, **o: tl.FIM(m, x, tl.PMatImplicit, **o).trace(),
     "FIM_MonteCarlo": lambda m, x, **o: tl.FIM_MonteCarlo(m, x, generator=torch.Generator().manual_seed(0), **o),
     "NTK": tl.NTK,
+    "NTK implicit": lambda m, x, **o: tl.NTK(m, x, representation=tl.FMatImplicit, **o).diag(),
     "NTK trace": lambda m, x, **o: tl.NTK(m, x, outputs="trace", **o),
     "Jacobian": tl.Jacobian,
     "coverage": tl.coverage,

@@ -22,7 +22,9 @@ from torch import Tensor, nn
 
 from tangentlab.engine.capture import gradients, without_hooks
 from tangentlab.engine.chain import is_plain_chain
+from tangentlab.engine.dependence import NO_DEPENDENCE
 from tangentlab.engine.fallback import Caller
+from tangentlab.engine.graph import read_graph
 from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.turns import TURN
@@ -79,7 +81,11 @@ class Linearization:
         """(N, ...), with a graph."""
         if self._outputs is None:
             with grad_mode(), untouched(self.network.model):
-                self._outputs = self.network(self.batch)
+                outputs = self.network(self.batch)
+            if not outputs.requires_grad:
+                raise ModelError(NO_DEPENDENCE)
+            read_graph(outputs)  # which refuses what hides parameters
+            self._outputs = outputs
         return self._outputs
 
     def vjp(self, cotangent: Tensor) -> Tensor:
