@@ -68,7 +68,11 @@ def like(x: Tensor) -> Tensor:
     return torch.randn_like(x)
 
 
-@pytest.mark.parametrize("x", [torch.randn(6, 1), torch.randn(6), torch.randn(4, 2, 3), torch.arange(5)], ids=str)
+@pytest.mark.parametrize(
+    "x",
+    [torch.randn(6, 1), torch.randn(6), torch.randn(4, 2, 3), torch.arange(5)],
+    ids=lambda x: "x".join(map(str, x.shape)),
+)
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_list_of_tensors_of_one_shape_and_type_is_refused_with_both_spellings(x: Tensor, count: int) -> None:
     with pytest.raises(InputError, match=r"\(x, y\).*\[\(a,\), \(b,\)\]"):

@@ -97,7 +97,9 @@ def test_a_loss_that_is_linear_in_the_outputs_has_a_zero_gauss_newton_matrix():
         assert not (G @ vectors(case)).flat.any()
 
 
-@pytest.mark.parametrize("loss", ["log_softmax", "classif_logsoftmax", tl.LogSoftmax()], ids=str)
+@pytest.mark.parametrize(
+    "loss", ["log_softmax", "classif_logsoftmax", tl.LogSoftmax()], ids=["name", "other name", "likelihood"]
+)
 def test_a_loss_that_is_linear_in_the_outputs_by_name_is_refused(loss):
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.LogSoftmax(-1))
     data = torch.randn(4, 3), torch.arange(4) % 2

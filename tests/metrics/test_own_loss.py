@@ -253,7 +253,9 @@ def test_an_example_without_a_label_that_counts_has_a_zero_row_by_name_and_is_re
         tl.per_example_grads(model, batch, likelihood="model")
 
 
-@pytest.mark.parametrize("factory", [tl.FIM_Empirical, tl.GradientCovariance, tl.Hessian, tl.GGN], ids=str)
+@pytest.mark.parametrize(
+    "factory", [tl.FIM_Empirical, tl.GradientCovariance, tl.Hessian, tl.GGN], ids=lambda f: f.__name__
+)
 def test_padded_labels_are_ignored_by_every_matrix(factory: Callable[..., Any]) -> None:
     """The same as if the padded positions were not there."""
     torch.manual_seed(0)
@@ -333,7 +335,9 @@ def test_in_single_and_half_precision_the_form_is_still_recognised() -> None:
         assert tl.per_example_grads(model, batch, "model").dtype == dtype
 
 
-@pytest.mark.parametrize("loss", ["regression", tl.Regression(), lambda f, y: 0.5 * (f - y).square()], ids=str)
+@pytest.mark.parametrize(
+    "loss", ["regression", tl.Regression(), lambda f, y: 0.5 * (f - y).square()], ids=["name", "likelihood", "function"]
+)
 def test_losses_by_name_likelihood_or_function_are_taken_everywhere(loss: Any) -> None:
     model, x, y = nn.Linear(3, 2).double(), torch.randn(4, 3).double(), torch.randn(4, 2).double()
     truth = tl.per_example_grads(model, (x, y), likelihood="regression").flat
