@@ -193,7 +193,7 @@ def _implicit_kernel(
     if per_layer:
         Rows(network, loader, Unweighted(), ordered=True).require_dependence()
         layers = {layer: [s for s in network.layout if s.layer == layer] for layer in network.layout.layers}
-        parts = {n: replace(network, layout=LayerCollection(specs), trusted=set()) for n, specs in layers.items()}
+        parts = {n: replace(network, layout=LayerCollection(specs)) for n, specs in layers.items()}
     options: dict[str, Any] = {"trace": trace, "center": center, "progress": progress}
     kernels = {name: FMatImplicit(part, loader, loader2, **options) for name, part in parts.items()}
     return kernels if per_layer else kernels[""]

@@ -183,7 +183,7 @@ def test_forward_mode_needs_no_proof_in_a_chain_because_it_is_the_transpose(laye
     linear = Linearization(network, x)
     v, u = torch.randn(network.layout.numel, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
     torch.testing.assert_close((u * linear.jvp(v)).sum(), linear.vjp(u) @ v)
-    assert network.trusted == {0}
+    assert linear.trusted == {0}
 
 
 def test_a_chain_whose_backward_is_changed_is_no_plain_one() -> None:

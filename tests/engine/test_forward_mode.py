@@ -116,17 +116,20 @@ def test_where_forward_mode_sees_another_function_than_reverse_mode_the_ladder_g
     assert linear.rung == REVERSE
 
 
-def test_a_rung_is_verified_once_per_network() -> None:
+def test_a_rung_is_verified_once_by_those_who_share_their_trust() -> None:
     model, batch = by_name("ThreeCalls").catch()
     calls = []
     model.register_forward_hook(lambda module, args, output: calls.append(1))
     network = Network.of(model)
-    first, second = Linearization(network, batch), Linearization(network, batch)
+    first = Linearization(network, batch)
+    second, third = Linearization(network, batch, trusted=first.trusted), Linearization(network, batch)
     v = directions(first, torch.float64)[0]
     first.jvp(v)
     assert len(calls) == 3  # the outputs, the random direction, the product
     second.jvp(v)
     assert len(calls) == 4
+    third.jvp(v)
+    assert len(calls) == 7
 
 
 @pytest.mark.parametrize(("name", "operation"), [("Unregistered", "_embedding_bag"), ("StraightThrough", "numpy")])

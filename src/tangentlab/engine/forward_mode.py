@@ -68,10 +68,14 @@ def has_padding(model: nn.Module) -> bool:
 
 
 class Linearization:
-    """f and its differential at the current parameters on one batch: `jvp`, `vjp`, with one forward kept for the vjp."""
+    """f and its differential at the current parameters on one batch: `jvp`, `vjp`, with one forward kept for the vjp.
 
-    def __init__(self, network: Network, batch: Any, rung: int = 0) -> None:
+    `trusted` are the rungs that have been proved; batches of one pass may share them.
+    """
+
+    def __init__(self, network: Network, batch: Any, rung: int = 0, trusted: set[int] | None = None) -> None:
         self.network, self.batch = network, batch
+        self.trusted: set[int] = set() if trusted is None else trusted
         self.rung = max(rung, 2) if has_padding(network.model) else rung
         self._outputs: Tensor | None = None
         self._reverse: tuple[Tensor, list[Tensor], list[str]] | None = None
@@ -105,15 +109,15 @@ class Linearization:
             (self._two_reverse_passes, plain_kernels),
         ]
         problems = []
-        if self.rung not in self.network.trusted:
+        if self.rung not in self.trusted:
             _ = self.outputs  # errors of the model's own forward are the user's to see
         while self.rung < len(rungs):
             method, context = rungs[self.rung]
             try:
                 with grad_mode(), untouched(self.network.model), context():
-                    known = self.rung in self.network.trusted
+                    known = self.rung in self.trusted
                     if known or is_plain_chain(self.network, self.batch) or self._agrees(method):
-                        self.network.trusted.add(self.rung)
+                        self.trusted.add(self.rung)
                         return method(flat).detach()
                 problems.append("forward mode disagrees with reverse mode")
             except TangentlabError:

@@ -73,12 +73,6 @@ class Keepsakes(threading.local):
             self.put(name, value)
         return value
 
-    def first(self, name: str) -> bool:
-        """Whether this is asked for the first time in the block; outside of one it always is."""
-        seen = self.get(name) is not None
-        self.put(name, True)
-        return not seen
-
     def _versions(self) -> tuple[tuple[int, int], ...]:
         return tuple((id(parameter), parameter._version) for parameter in self._model.parameters())
 

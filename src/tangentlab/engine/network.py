@@ -31,9 +31,8 @@ class Network:
     """A model, how to call it on a batch, what to differentiate, and with respect to which parameters.
 
     `forward(model, batch)` gives the model's output; `function(output, batch)` turns it into (examples, ...).
-    `verify` says whether routes are proved before they are used (see `certificate`). `trusted` remembers which ways of
-    forward-mode differentiation agreed with reverse mode on this network, `dependence` whether any outputs depended on a
-    selected parameter.
+    `verify` says whether routes are proved before they are used (see `certificate`). `dependence` remembers whether any
+    outputs depended on a selected parameter.
     """
 
     model: nn.Module
@@ -41,7 +40,6 @@ class Network:
     forward: Forward | None = None
     function: OutputFunction | None = None
     verify: bool = True
-    trusted: set[int] = field(default_factory=set, repr=False, compare=False)
     dependence: Dependence = field(default_factory=Dependence, repr=False, compare=False)
 
     @classmethod

@@ -231,10 +231,9 @@ class Rows:
 
         The graph of a single batch may be kept.
         """
-        if self.kept.first("a proof"):
-            self.network.trusted.clear()
+        trusted: set[int] = self.kept.made("trusted", set)
         for batch in track(self.batches, what, len(self.batches) or None, self.progress):
-            make = partial(Linearization, self.network, batch, self.rung)
+            make = partial(Linearization, self.network, batch, self.rung, trusted)
             linear = self.kept.made("linearization", make) if len(self.batches) == 1 else make()
             yield linear
             self.rung = linear.rung

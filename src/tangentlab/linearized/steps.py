@@ -92,7 +92,9 @@ class StepRecorder:
         moved = self._network.layout.flatten({name: end[name] - values[name] for name in values})
         after = self.outputs()
         with evaluation_mode(self._network.model), _placed(self._network, values, end):
-            linear = torch.cat([Linearization(self._network, batch).jvp(moved) for batch in self._batches])
+            trusted: set[int] = set()
+            images = [Linearization(self._network, part, trusted=trusted).jvp(moved) for part in self._batches]
+        linear = torch.cat(images)
         change = after - start
         self.sum_of_steps = self.sum_of_steps + linear
         numbers = (float(part.norm()) for part in (change, linear, change - linear, moved))
