@@ -142,7 +142,7 @@ MANAGERS: dict[str, Callable[[], Any]] = {
     "untouched": lambda: snapshot.untouched(NET),
     "evaluation mode": lambda: snapshot.evaluation_mode(NET),
     "random state": snapshot.same_random_state,
-    "silent gradients": lambda: capture._silent(NET.parameters()),
+    "silent gradients": lambda: capture.without_hooks(NET.parameters()),
     "plain kernels": forward_mode.plain_kernels,
     "no conversion": functional._no_conversion,
     "memory limit": lambda: tl.memory_limit(1000),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.engine.sharding import refuse_sharded
+from tangentlab.engine.turns import TURN
 from tangentlab.errors import InputError
 
 Predicate = Callable[[str, nn.Parameter], bool]
@@ -125,7 +126,8 @@ class LayerCollection:
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """The parameters of a model that this collection names; checks names and shapes."""
-        own = dict(model.named_parameters())
+        with TURN:  # a transform may have put other tensors in their place
+            own = dict(model.named_parameters())
         for spec in self.specs:
             if spec.name not in own or tuple(own[spec.name].shape) != spec.shape:
                 found = tuple(own[spec.name].shape) if spec.name in own else "absent"

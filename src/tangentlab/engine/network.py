@@ -18,6 +18,7 @@ from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.randomness import RandomState
 from tangentlab.engine.sharding import refuse_sharded
 from tangentlab.engine.snapshot import untouched as untouched
+from tangentlab.engine.turns import TURN
 from tangentlab.errors import InputError, ModelError, NumericsError
 from tangentlab.layers.norm import is_stochastic, mixes_examples
 
@@ -53,9 +54,10 @@ class Network:
     ) -> Network:
         """Build and check: the mode of the model must make the outputs a deterministic function of each example."""
         require_module(model)
-        layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
-        _require_trainable(layout.parameters(model))
-        refuse_modes(model)
+        with TURN:
+            layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
+            _require_trainable(layout.parameters(model))
+            refuse_modes(model)
         return cls(model, layout, forward, function, verify)
 
     def parameters(self) -> dict[str, nn.Parameter]:

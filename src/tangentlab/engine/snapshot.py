@@ -98,12 +98,26 @@ class _Space:
             if container:
                 container.clear()
         for container, copy in self.filled:
-            if not _same(container, copy):
+            if _same(container, copy):
+                continue
+            if isinstance(container, dict):
+                _put_back(container, copy)
+            else:
                 container.clear()
                 container.extend(copy) if isinstance(container, list) else container.update(copy)
         if tuple(self.live) != self.names or not all(map(is_, self.live.values(), self.values)):
-            self.live.clear()
-            self.live.update(zip(self.names, self.values, strict=True))
+            _put_back(self.live, dict(zip(self.names, self.values, strict=True)))
+
+
+def _put_back(table: dict[str, Any], before: dict[str, Any]) -> None:
+    """The entries that a table had, in their order. It is never empty on the way: other threads may be looking."""
+    if list(table) == list(before):
+        for name, value in before.items():
+            if table[name] is not value:
+                table[name] = value
+    else:
+        table.clear()
+        table.update(before)
 
 
 def _same(one: Any, two: Any) -> bool:

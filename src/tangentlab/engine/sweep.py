@@ -18,6 +18,7 @@ from tangentlab.engine.network import Network, grad_mode, refuse_changes
 from tangentlab.engine.router import Router
 from tangentlab.engine.routes import Route, structured_factors
 from tangentlab.engine.snapshot import same_random_state, untouched
+from tangentlab.engine.turns import TURN
 from tangentlab.layers import OuterSum
 
 
@@ -27,7 +28,8 @@ class Engine:
     def __init__(self, network: Network) -> None:
         keep_freed_memory()
         self.network = network
-        self.groups = parameter_groups(network.model, network.layout)
+        with TURN:
+            self.groups = parameter_groups(network.model, network.layout)
         self.router = Router(network, self.groups)
         self.verdicts: Verdicts = {}
         self._swept = False
