@@ -3,6 +3,7 @@ PYTHON ?= python3
 JOBS ?= 2
 VENV := .venv
 PY := $(VENV)/bin/python
+MODELS := .venv-models
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
@@ -11,12 +12,13 @@ export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint test-slow trial bench docs format clean
+.PHONY: help demo test lint test-slow test-models trial bench docs format clean
 
 help:
 	@echo "make demo       the tour: Fisher matrices and tangent kernels of a small CNN on the embedded digits"
 	@echo "make test       lint, format check, types, tests"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "make test-models models of transformers, timm, peft and torch_geometric, in an environment of their own"
 	@echo "make trial      100,000 generated cases against plain autograd: two hours, goes on where it was stopped"
 	@echo "make bench      speed and memory, against other libraries where they are installed"
 	@echo "make docs       the documentation site, in site/"
@@ -48,6 +50,15 @@ lint: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	$(PY) -m pytest -n $(JOBS) -m slow
+
+$(MODELS)/.installed: $(INPUTS)
+	$(PYTHON) -m venv $(MODELS)
+	$(MODELS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]' transformers peft torch_geometric
+	$(MODELS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps timm
+	@touch $@
+
+test-models: $(MODELS)/.installed
+	HF_HUB_OFFLINE=1 $(MODELS)/bin/python -m tests.zoo_models --save
 
 trial: $(VENV)/.installed-test
 	$(PY) -m tests.trial --cases 100000 --jobs $(JOBS) --save

@@ -97,3 +97,27 @@ def test_layers_of_every_kind_without_positions_have_rows_of_zero(examples: int,
     for sharing in ("expand", "reduce"):
         mixed = tl.FIM(model, data, tl.PMatMixed.default(kronecker=tl.PMatEKFAC, sharing=sharing), "regression")
         torch.testing.assert_close(mixed.trace(), truth.trace())
+
+
+@pytest.mark.parametrize("kind", [tl.PMatKFAC, tl.PMatEKFAC, tl.PMatDiag, tl.PMatBlockDiag])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_convolution_that_sees_nothing_but_zeros_has_a_block_of_zeros(kind: Any, bias: bool) -> None:
+    """As behind a norm whose scale starts at zero: the basis of its inputs is empty."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 1), Zeros(), nn.Conv2d(8, 4, 3, bias=bias), nn.Flatten(), nn.Linear(16, 2)
+    ).double()
+    x = torch.randn(2, 1, 4, 4, generator=torch.Generator().manual_seed(0)).double()
+    found = tl.FIM(model, x, kind, "regression", layers="2")
+    rows = dense_jacobian(model, x).flatten(0, 1)
+    numel = sum(p.numel() for p in model[2].parameters())
+    own = rows[:, 16 : 16 + numel]
+    if kind is not tl.PMatKFAC:
+        torch.testing.assert_close(found.trace(), own.square().sum() / len(x))
+    assert torch.isfinite(found.to_dense()).all() and not found.to_dense()[:288, :288].any()
+
+
+class Zeros(nn.Module):
+    """Everything times zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0 * x

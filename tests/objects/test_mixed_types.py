@@ -86,3 +86,23 @@ def test_a_check_of_a_model_that_fixes_its_types_says_so(models) -> None:
     assert tl.NTK(model, torch.randn(3, 4)).data.isfinite().all()
     with pytest.raises(ModelError, match="does not run in float64.*follow the parameters"):
         tl.check(model, torch.randn(3, 4))
+
+
+def test_a_check_of_a_model_with_kernels_of_single_precision_says_so() -> None:
+    class Kernel(FollowsItsParameters):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.dtype != torch.float32:
+                raise RuntimeError("Expected mat_a to be Float32")
+            return super().forward(x)
+
+    with pytest.raises(ModelError, match="does not run in float64.*kernel of single precision"):
+        tl.check(Kernel(), torch.randn(3, 4))
+
+
+def test_a_check_of_a_model_that_does_not_run_at_all_raises_its_own_error() -> None:
+    class Broken(FollowsItsParameters):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("a wrong type of mistake")
+
+    with pytest.raises(RuntimeError, match="a wrong type of mistake"):
+        tl.check(Broken(), torch.randn(3, 4))

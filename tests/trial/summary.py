@@ -16,7 +16,6 @@ import tangentlab
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "results" / "trial" / "generated.json"
 PAGE = ROOT / "docs" / "models.md"
-START, END = "<!-- trial: start -->", "<!-- trial: end -->"
 OUTCOMES = (
     "exact",
     "refused",
@@ -96,15 +95,16 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def page(text: str, result: dict[str, Any]) -> str:
-    """The page with the table renewed."""
-    before, rest = text.split(START)
-    _, after = rest.split(END)
-    return f"{before}{START}\n{table(result)}\n{END}{after}"
+def page(text: str, part: str, content: str) -> str:
+    """The page with a part between its markers renewed."""
+    start, end = f"<!-- {part}: start -->", f"<!-- {part}: end -->"
+    before, rest = text.split(start)
+    _, after = rest.split(end)
+    return f"{before}{start}\n{content}\n{end}{after}"
 
 
 def save(result: dict[str, Any]) -> None:
     """Result and page."""
     RESULT.parent.mkdir(parents=True, exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    PAGE.write_text(page(PAGE.read_text(), result))
+    PAGE.write_text(page(PAGE.read_text(), "trial", table(result)))

@@ -162,4 +162,4 @@ def test_figures_count_every_case_once_and_name_failures() -> None:
 @pytest.mark.skipif(not summary.RESULT.exists(), reason="no full run is committed")
 def test_the_table_of_the_page_is_that_of_the_committed_run() -> None:
     text, result = summary.PAGE.read_text(), json.loads(summary.RESULT.read_text())
-    assert summary.page(text, result) == text
+    assert summary.page(text, "trial", summary.table(result)) == text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from tangentlab.engine.progress import track
 from tangentlab.engine.rows import chunk_size
 from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.sweep import Engine, Sweep, unit_cotangents
-from tangentlab.errors import ModelError, NumericsError
+from tangentlab.errors import ModelError, NumericsError, TangentlabError
 from tangentlab.layers import OuterSum
 
 _EXAMPLES = 16
@@ -65,10 +65,10 @@ def check(
     require_module(model)
     with grad_mode():
         double = _copy(model).double()
-    x = tree_map(_double, plain_batch(x))
+    given, x = x, tree_map(_double, plain_batch(x))
     layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
     network = Network.of(double, layout, forward, function)
-    _require_double(network, x)
+    _require_double(network, x, model, given)
     sweep = Engine(network).sweep(x)
     network.dependence.require()
     worst = _Comparison(sweep, _spread(sweep.output_size, max_outputs)).differences(progress)
@@ -144,17 +144,18 @@ class _Comparison:
         self.worst[group] = max(wrong, difference), max(scale, float(true.abs().max()) / rows)
 
 
-def _require_double(network: Network, x: Any) -> None:
-    """A forward in float64, where models that fix the type of their activations fail."""
+def _require_double(network: Network, x: Any, model: nn.Module, given: Any) -> None:
+    """A forward in float64, where models fail that fix the type of activations or use kernels of single precision."""
     try:
         network.values(x)
-    except RuntimeError as error:
-        if "type" not in str(error):
-            raise
+    except TangentlabError:
+        raise
+    except Exception as error:
+        replace(network, model=model).values(given)  # what fails in any type is the caller's to see
         raise ModelError(
             f"`check` compares in float64, and this model does not run in float64 ({str(error).splitlines()[0]}): it fixes "
-            "the type of some activations, as by .float() or .to(dtype). Let them follow the parameters, "
-            "as in x.to(self.weight.dtype), or compare a copy of the model that does."
+            "the type of some activations, as by .float() or .to(dtype), or uses a kernel of single precision. Let them "
+            "follow the parameters, as in x.to(self.weight.dtype), or compare a copy of the model that does."
         ) from error
 
 

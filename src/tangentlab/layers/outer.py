@@ -292,7 +292,7 @@ def square_sum_of_products(left: Tensor, right: Tensor, turn: Callable[[Tensor],
         turn: applied to the gradients (n, groups, rows, columns) before they are squared.
     """
     groups, rows, columns = left.shape[2], left.shape[-1], right.shape[-1]
-    step = max(1, CACHE_BYTES // max(groups * rows * columns * left.element_size(), 1))  # a thin basis may be empty
+    step = max(1, CACHE_BYTES // (groups * rows * columns * left.element_size()))
     products = left.new_empty((min(step, left.shape[1]), groups, rows, columns))
     total: Tensor | None = None
     for k in range(max(left.shape[0], right.shape[0])):

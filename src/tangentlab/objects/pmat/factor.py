@@ -87,12 +87,20 @@ def decompose_factors(factors: Sequence[Tensor | ThinFactor]) -> list[tuple[Tens
         matrices = factor.rows if isinstance(factor, ThinFactor) else factor
         jobs += [(number, matrix, thin) for matrix in matrices]
     costs = [float(min(matrix.shape)) ** 3 for _, matrix, _ in jobs]
-    pairs = side_by_side(lambda job: psd_thin_eigh(job[1]) if job[2] else safe_eigh(job[1]), jobs, costs)
+    pairs = side_by_side(lambda job: _thin_basis(job[1]) if job[2] else safe_eigh(job[1]), jobs, costs)
     result = []
     for number in range(len(factors)):
         own = [pair for pair, job in zip(pairs, jobs, strict=True) if job[0] == number]
         result.append((torch.stack([values for values, _ in own]), torch.stack([vectors for _, vectors in own])))
     return result
+
+
+def _thin_basis(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenpairs of R^T R without the null modes, of which one is kept where there is nothing else."""
+    values, vectors = psd_thin_eigh(rows)
+    if len(values):
+        return values, vectors
+    return values.new_zeros(1), torch.eye(rows.shape[-1], 1, dtype=values.dtype, device=values.device)
 
 
 def completed_basis(vectors: Tensor) -> Tensor:
