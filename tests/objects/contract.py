@@ -26,6 +26,7 @@ import pytest
 import torch
 
 import tangentlab as tl
+from tangentlab.engine.layout import ParameterSpec
 from tangentlab.errors import InputError, SolveError
 from tests.objects.contract_algebra import AlgebraContract
 from tests.objects.contract_subject import stored_only
@@ -149,6 +150,10 @@ class PMatContract(AlgebraContract):
         stranger = tl.PMatDiag.from_dense(of_another_model().layout, torch.ones(6))
         with pytest.raises(InputError):
             F.solve_cg(vectors(case), DAMPING, preconditioner=stranger)
+        layout = tl.LayerCollection([ParameterSpec("stranger", (F.dim,), 0)])
+        equal_size = tl.PMatDiag.from_dense(layout, torch.ones(F.dim, dtype=case.dtype))
+        with pytest.raises(InputError, match="does not act on the space"):
+            F.solve_cg(vectors(case), DAMPING, preconditioner=equal_size)
 
     # ------------------------------------------------------------- numbers
 

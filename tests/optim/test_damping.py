@@ -145,3 +145,31 @@ def test_without_pi_no_damping_undoes_the_scale_of_the_loss(name: str) -> None:
     dampings = 0.05 * 100.0 ** np.linspace(-1, 4, 41)
     best = max(cosine(once, natural_step(UNBALANCED[name], "mlp", 100.0, damping)) for damping in dampings)
     assert best < 0.95
+
+
+ZEROS = {"A": (0.0, 1.0), "B": (1.0, 0.0), "both": (0.0, 0.0)}
+
+
+@pytest.mark.parametrize("which", ZEROS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_balance_of_a_factor_of_zero_is_finite_and_bounded(which: str, dtype: torch.dtype) -> None:
+    right, left = (torch.tensor([[value]], dtype=dtype) for value in ZEROS[which])
+    pi = float(balance(left, right, True))
+    assert pi == pytest.approx({"A": 1e-6, "B": 1e6, "both": 1.0}[which])
+
+
+@pytest.mark.parametrize("which", ["A", "B"])
+@pytest.mark.parametrize(
+    "make",
+    [KFAC, partial(KFAC, inverse="eigh"), EKFAC, EKFACra, partial(EKFACra, thin=True)],
+    ids=["kfac", "eigh", "ekfac", "ekfac-ra", "thin"],
+)
+def test_a_layer_with_a_factor_of_zero_has_finite_steps_under_the_balanced_damping(make, which: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3, bias=False), nn.Tanh(), nn.Linear(3, 3)).double()
+    x, y = data(12, 4)
+    precond = make(model, damping=0.05, pi=True)
+    outputs = model(0 * x) if which == "A" else model(x)
+    F.cross_entropy(outputs, y).mul(0.0 if which == "B" else 1.0).backward()
+    assert precond.step()
+    assert not model[0].weight.grad.any() and all(torch.isfinite(p.grad).all() for p in model.parameters())

@@ -210,3 +210,24 @@ def test_a_layer_that_joins_later_is_treated_from_its_first_statistics_on() -> N
             precond.step()
             treated.append(step > 0 and not torch.equal(model.b.weight.grad, plain))
         assert treated == ([False, True, True] if method is EKFAC else [False, False, True])
+
+
+@pytest.mark.parametrize(
+    "reduction", [0, -1, 0.0, -2.5, True, False, float("nan"), float("inf"), None, "none", "Mean", ""]
+)
+def test_a_reduction_that_is_none_is_refused(reduction) -> None:
+    with pytest.raises(InputError, match="loss_reduction must be 'mean', 'sum' or a positive number"):
+        KFAC(WIDE, loss_reduction=reduction)
+
+
+@pytest.mark.parametrize("divisor", [1, 3, 12.0, 0.25, 1e-6])
+def test_a_number_in_place_of_the_reduction_is_what_the_sum_was_divided_by(divisor: float) -> None:
+    matrices = []
+    for stated in (True, False):
+        model, (x, y) = tiny_mlp(), data(12, 4)
+        precond = EKFAC(model, loss_reduction=divisor if stated else "sum")
+        loss = F.cross_entropy(model(x), y, reduction="sum")
+        (loss / divisor if stated else loss).backward()
+        precond.step()
+        matrices.append(precond.as_pmat().to_dense())
+    torch.testing.assert_close(*matrices)

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from tangentlab import FIM, NTK, PMatDense
 from tangentlab.engine.batches import call_model
 from tangentlab.errors import InputError, ModelError
-from tangentlab.optim import EKFAC, KFAC, Diagonal, EKFACra
+from tangentlab.optim import EKFAC, KFAC, Diagonal, EKFACra, make_preconditioner
 from tests.engine.truth import dense_jacobian
 from tests.optim.truth import backward, data, flat_gradient, tiny_mlp
 from tests.zoo import ZOO, Animal, by_name
@@ -270,3 +270,79 @@ def test_early_in_training_the_basis_is_renewed_at_powers_of_two(
         precond.step()
         found += [step] * (precond.refreshes - before)
     assert found == renewed
+
+
+def hooks_of(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+def test_inside_a_pause_there_are_no_hooks_and_afterwards_those_of_before() -> None:
+    model = tiny_mlp()
+    precond = EKFAC(model)
+    before = hooks_of(model)
+    backward(model, *data(7, 4))
+    assert before > 0 and precond.observer.leaves
+    with precond.paused():
+        assert hooks_of(model) == 0 and not precond.observer.attached
+        with precond.paused():
+            assert hooks_of(model) == 0
+        assert hooks_of(model) == 0
+    assert hooks_of(model) == before and precond.observer.attached
+    with pytest.raises(KeyError), precond.paused():
+        raise KeyError
+    assert hooks_of(model) == before
+    precond.observer.attach()
+    assert hooks_of(model) == before
+    precond.remove()
+    with precond.paused():
+        pass
+    assert hooks_of(model) == 0 and not precond.observer.attached
+
+
+def test_passes_inside_a_pause_are_not_statistics_and_are_not_verified_against() -> None:
+    found = []
+    for disturbed in (False, True):
+        model, (x, y) = tiny_mlp(), data(7, 4)
+        precond = EKFAC(model)
+        if disturbed:
+            with precond.paused():
+                backward(model, 3 * x, y)
+        backward(model, x, y)
+        if disturbed:
+            with precond.paused():
+                F.cross_entropy(model(2 * x), y)
+        precond.step()
+        assert precond.report().share == 1.0
+        found.append(precond.as_pmat().to_dense())
+    assert torch.equal(*found)
+
+
+def test_a_pass_before_the_pause_is_still_there_after_it() -> None:
+    model = tiny_mlp()
+    precond = EKFAC(model)
+    backward(model, *data(7, 4))
+    with precond.paused():
+        pass
+    assert precond.step()
+
+
+@pytest.mark.parametrize("kind", ["kfac", "ekfac"])
+def test_drawn_labels_depend_on_the_seed_the_step_and_the_pass_alone(kind: str) -> None:
+    def matrices(seed: int, parts: int = 1, noise: int = 0) -> list[Tensor]:
+        torch.manual_seed(noise)
+        model, (x, y), found = tiny_mlp(), data(12, 4), []
+        options = {"curvature": "monte-carlo", "likelihood": "classification", "seed": seed, "period": 1}
+        precond = make_preconditioner(kind, model, **options)
+        for _ in range(2):
+            model.zero_grad()
+            for _part in range(parts):
+                (F.cross_entropy(model(x), y) / parts).backward()
+            precond.step()
+            found.append(precond.as_pmat().to_dense())
+        return found
+
+    first, again, other, twice = matrices(0), matrices(0, noise=5), matrices(1), matrices(0, parts=2)
+    assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
+    assert not torch.allclose(first[0], first[1])  # same weights and data: another step draws other labels
+    assert not torch.allclose(first[0], other[0])
+    assert not torch.allclose(first[0], twice[0])  # the same batch twice: the second pass draws other labels

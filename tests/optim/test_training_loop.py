@@ -318,3 +318,65 @@ def test_adaptive_damping_grows_when_steps_overshoot_and_shrinks_when_they_do_no
         values[lr] = damping.value
     assert values[30.0] > 0.15
     assert values[0.05] < 0.08
+
+
+@pytest.mark.parametrize("options", [{"norm_clip": 0.25}, {"kl_clip": 1e-3, "lr": 0.1}])
+@each_variant
+def test_gradients_of_zero_stay_zero_under_every_clipping(variant: str, options: dict) -> None:
+    model = tiny_mlp()
+    precond = make_preconditioner(variant, model, **options)
+    x, y = data(12, 4)
+    (0 * F.cross_entropy(model(x), y)).backward()
+    assert precond.step()
+    assert not flat_gradient(model).any()
+    backward(model, x, y)
+    assert precond.step()
+    assert np.isfinite(flat_gradient(model)).all() and flat_gradient(model).any()
+
+
+def test_a_clip_that_is_not_reached_changes_nothing() -> None:
+    steps = []
+    for options in ({}, {"norm_clip": 1e9}, {"kl_clip": 1e9, "lr": 0.1}, {"norm_clip": 1e9, "kl_clip": 1e9, "lr": 0.1}):
+        model = tiny_mlp()
+        precond = KFAC(model, **options)
+        backward(model, *data(12, 4))
+        precond.step()
+        steps.append(flat_gradient(model))
+    assert all((step == steps[0]).all() for step in steps)
+
+
+def test_the_tighter_of_two_clips_decides() -> None:
+    lengths = {}
+    for norm, kl in ((0.25, 1e9), (1e9, 1e-4), (0.25, 1e-4), (1e-3, 1e-4)):
+        model = tiny_mlp()
+        precond = KFAC(model, damping=1e-3, norm_clip=norm, kl_clip=kl, lr=0.5)
+        backward(model, *data(12, 4))
+        precond.step()
+        lengths[norm, kl] = np.linalg.norm(flat_gradient(model))
+    assert lengths[1e9, 1e-4] < 0.25
+    assert lengths[0.25, 1e-4] == pytest.approx(lengths[1e9, 1e-4], rel=1e-9)
+    assert lengths[1e-3, 1e-4] == pytest.approx(1e-3, rel=1e-9)
+
+
+def test_kl_clip_counts_every_parameter_with_the_rate_of_its_group_and_others_not_at_all() -> None:
+    def clipped(rate: object) -> np.ndarray:
+        precond = KFAC(model := tiny_mlp(), damping=1e-3, kl_clip=1e-4, lr=rate(model) if callable(rate) else rate)
+        backward(model, *data(12, 4))
+        precond.step()
+        return flat_gradient(model)
+
+    def group(model: nn.Module, *rates: float) -> torch.optim.Optimizer:
+        layers = [{"params": list(layer.parameters()), "lr": rate} for layer, rate in zip((model[0], model[2]), rates)]
+        return torch.optim.SGD([one for one in layers if one["lr"]], lr=1.0)
+
+    free = KFAC(model := tiny_mlp(), damping=1e-3)
+    backward(model, *data(12, 4))
+    gradient = flat_gradient(model)
+    free.step()
+    natural, split = flat_gradient(model), 15
+    parts = (natural * gradient)[:split].sum(), (natural * gradient)[split:].sum()
+    for rates in ((0.5, 0.5), (0.5, 0.1), (0.0, 0.5), (0.5, 0.0)):
+        factor = np.sqrt(1e-4 / sum(rate**2 * part for rate, part in zip(rates, parts)))
+        assert factor < 1
+        np.testing.assert_allclose(clipped(lambda m, rates=rates: group(m, *rates)), factor * natural, rtol=1e-9)
+    np.testing.assert_allclose(clipped(0.5), clipped(lambda m: group(m, 0.5, 0.5)), rtol=1e-12)
