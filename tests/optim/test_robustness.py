@@ -231,3 +231,26 @@ def test_a_number_in_place_of_the_reduction_is_what_the_sum_was_divided_by(divis
         precond.step()
         matrices.append(precond.as_pmat().to_dense())
     torch.testing.assert_close(*matrices)
+
+
+@pytest.mark.parametrize("variant", PRECONDITIONERS)
+@pytest.mark.parametrize("order", ["update first", "precondition first"])
+def test_a_loss_without_a_gradient_in_any_layer_leaves_everything_as_it_is(variant: str, order: str) -> None:
+    class Behind(nn.Module):
+        """A linear layer whose output is cut off, and a bare parameter that learns."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.shift = nn.Linear(4, 3), nn.Parameter(torch.zeros(3))
+
+        def forward(self, x):
+            return self.fc(x).detach() + 0 * self.fc(x) + self.shift
+
+    model = Behind().double()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer = NaturalSGD(model, preconditioner=variant, **({} if variant == "cg" else {"order": order}))
+    for step in range(3):
+        backward(model, *data(12, 4, seed=step))
+        optimizer.step()
+    assert not model.fc.weight.grad.any() and model.shift.detach().abs().min() > 0

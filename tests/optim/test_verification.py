@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 from tangentlab.optim import EKFAC, KFAC, PRECONDITIONERS, Diagonal, EKFACra, NaturalSGD, make_preconditioner
 from tangentlab.optim import verification as module_under_test
@@ -232,6 +233,60 @@ def test_other_functions_of_a_weight_are() -> None:
     assert treated_after(model, KFAC, lambda: F.cross_entropy(model(x), y) + orthogonality(model)) == {"2"}
 
 
+class Inside(nn.Module):
+    """Functions of a weight that are part of every example's output."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc, self.head, self.how = nn.Linear(4, 3).double(), nn.Linear(3, 3).double(), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.fc.weight
+        if self.how == "added":
+            return self.head(self.fc(x)) + weight.square().sum() * torch.arange(3)
+        if self.how == "scaled":
+            return self.head(self.fc(x) * weight.square().sum().tanh())
+        if self.how == "signs":
+            return self.head(self.fc(x)) * weight.abs().sum()
+        return self.head(checkpoint(lambda y: self.fc(y) * weight.norm(), x.requires_grad_(), use_reentrant=True))
+
+
+@pytest.mark.parametrize("how", ["added", "scaled", "signs", "checkpointed"])
+def test_a_penalty_inside_the_forward_is_a_use_of_the_weight(how: str) -> None:
+    model, (x, y) = Inside(how), data(12, 4)
+    assert treated_after(model, KFAC, lambda: F.cross_entropy(model(x), y)) == {"head"}
+
+
+def test_a_penalty_is_told_apart_only_where_the_model_itself_is_called() -> None:
+    model, (x, y) = tiny_mlp(), data(12, 4)
+
+    def loss() -> Tensor:
+        return F.cross_entropy(model[2](model[1](model[0](x))), y) + l2(model)
+
+    assert treated_after(model, KFAC, loss) == set()
+
+
+@pytest.mark.parametrize("returned", [tuple, lambda pair: {"logits": pair[0], "more": [pair[1]]}])
+def test_penalties_are_told_apart_for_outputs_of_any_form(returned) -> None:
+    class Several(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 3).double(), nn.Linear(4, 3).double()
+
+        def forward(self, x: Tensor) -> object:
+            return returned((self.a(x), self.b(x)))
+
+    model, (x, y) = Several(), data(12, 4)
+
+    def loss() -> Tensor:
+        out = model(x)
+        one, two = out if isinstance(out, tuple) else (out["logits"], out["more"][0])
+        return F.cross_entropy(one + two, y) + l2(model)
+
+    assert treated_after(model, KFAC, loss) == {"a", "b"}
+
+
 def clipped(model: nn.Module) -> None:
     nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
 
@@ -400,7 +455,7 @@ def test_a_layer_that_fails_in_one_process_fails_in_all(failed: float, done: boo
     verification = Verification()
     grads = [torch.ones_like(p) for p in model[0].parameters()]
     verification._rebuilt[group] = module_under_test.Rebuilt(torch.ones(15, dtype=torch.float64), 1.0, torch.float64)
-    parts = {group: list(zip(model[0].parameters(), grads))}
+    parts = {group: [module_under_test.Brought(p, grad, False) for p, grad in zip(model[0].parameters(), grads)]}
     reasons = verification.verdicts(0, parts, Pretend([failed], [0.0]))
     assert (group in verification.done) == done and (group in reasons) != done
     if not done:

@@ -175,6 +175,8 @@ class BlockPreconditioner(Preconditioner):
         if not self._wants(self.steps):
             return
         present = self._present()
+        if not present and not any(bool(grad.any()) for grads in self._gradients().values() for grad in grads):
+            return
         if not present:
             raise ModelError(
                 "The gradients did not come through a forward and backward pass of the modules: statistics are due at this "

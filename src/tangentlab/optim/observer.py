@@ -10,6 +10,7 @@ that is backpropagated counts. A hook on the node that accumulates into `paramet
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from tangentlab.engine.capture import history_keeper
 from tangentlab.engine.groups import Group, Site
+from tangentlab.optim.consumers import consumers
 from tangentlab.optim.sums import Use, use_of
 from tangentlab.optim.watch import LoopWatch
 
@@ -36,12 +38,14 @@ class Pass:
         calls: of its modules, while it runs.
         number: of the pass, in the step.
         training: whether the model was in train mode.
+        counts: calls by parameter, where they are verified.
     """
 
     examples: int
     calls: list[SeenCall] = field(default_factory=list)
     number: int = 0
     training: bool = True
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -76,12 +80,16 @@ class Seen:
 
 @dataclass
 class Leaf:
-    """A parameter, the node that accumulates its gradient, and the sum of what came there."""
+    """A parameter, the node that accumulates its gradient, and the sum of what came there.
+
+    `alone` tells whether the model's outputs used it in the calls of its modules and nowhere else; None if nothing can tell.
+    """
 
     parameter: nn.Parameter
     node: Any
     handle: Any = None
     brought: Tensor | None = None
+    alone: bool | None = None
 
 
 class Observer:
@@ -141,8 +149,7 @@ class Observer:
             hook = self._observing(self._recorder(found))
             module = found[0][1].module
             self._handles.append(module.register_forward_hook(hook, with_kwargs=True, prepend=True))
-        if self.after_pass is not None:
-            self._handles.append(self.model.register_forward_hook(end))
+        self._handles.append(self.model.register_forward_hook(end))
 
     def detach(self) -> None:
         """Take the hooks off."""
@@ -196,8 +203,15 @@ class Observer:
         self._current = Pass(sizes[0] if sizes else 0, number=self.looks, training=module.training)
 
     def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        assert self.after_pass is not None
-        if self._current is not None and torch.is_grad_enabled():
+        if self._current is None or not torch.is_grad_enabled():
+            return
+        counts = self._current.counts
+        if counts and self.verifies():
+            found = consumers(output)
+            for name, leaf in self.leaves.items():
+                same = found is not None and found[id(leaf.parameter)] == counts[name]
+                leaf.alone = same and leaf.alone is not False
+        if self.after_pass is not None:
             self.after_pass(self._current, output)
             self._current.calls.clear()
 
@@ -228,6 +242,7 @@ class Observer:
                     written.register_hook(self._receiver(group, call, parameter))
                 for name in group.names if wanted and self.verifies() else ():
                     self._follow(name)
+                    self._current.counts[name] += 1
 
         return record
 
@@ -286,7 +301,7 @@ class Observer:
         for _, call in self._arrived:
             call.arrived, call.grads = False, None
         for leaf in self.leaves.values():
-            leaf.brought = None
+            leaf.brought = leaf.alone = None
         self._arrived, self._touched = [], False
         self._reached.clear()
 

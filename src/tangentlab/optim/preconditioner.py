@@ -25,7 +25,7 @@ from tangentlab.optim.report import Report, Treatment, shortfall
 from tangentlab.optim.schedule import Schedule, check_period, check_schedule, value_at
 from tangentlab.optim.sums import Sample, samples_of
 from tangentlab.optim.trial import Evaluate, adapt
-from tangentlab.optim.verification import Verification
+from tangentlab.optim.verification import Verification, brought_to
 from tangentlab.optim.watch import CLEARED, HOOKS_OFF, NOTHING_SEEN, LoopWatch, require_overlap, tell
 
 HALF = 0.5
@@ -199,7 +199,9 @@ class Preconditioner(NamedOptions, Method):
         if not self._all_finite(gradients):
             return False
         if self._verifies:
-            self._pass_on(self.verification.verdicts(self.steps, self._brought(), self.processes))
+            self._pass_on(
+                self.verification.verdicts(self.steps, brought_to(self.groups, self.observer), self.processes)
+            )
         (total,) = self.processes.totals([float(examples)])
         gain = gain_of(self.loss_reduction, examples)
         self.mean_factor = gain * self.processes.size / total
@@ -210,12 +212,6 @@ class Preconditioner(NamedOptions, Method):
         self.steps += 1
         self.watch.step_ends()
         return True
-
-    def _brought(self) -> dict[Group, list[tuple[Tensor, Tensor | None]]]:
-        """Every parameter with what backward brought to it; of modules that were not called, with its gradient."""
-        leaves = self.observer.leaves
-        parts = {name: (p, leaves[name].brought if name in leaves else p.grad) for name, p in self.parameters.items()}
-        return {group: [parts[name] for name in group.names] for group in self.groups}
 
     def _refuse_cleared(self, gradients: Gradients) -> None:
         """Gradients that backward brought and that are gone."""

@@ -12,7 +12,7 @@ from tangentlab.engine.groups import Group
 from tangentlab.layers import OuterSum
 from tangentlab.optim.distributed import Processes
 from tangentlab.optim.lookup import LookupSum
-from tangentlab.optim.observer import SeenCall
+from tangentlab.optim.observer import Observer, SeenCall
 from tangentlab.optim.sums import Sample
 
 RTOL = {torch.float64: 1e-6, torch.float32: 3e-3}
@@ -30,6 +30,24 @@ OTHER_USE = (
 )
 
 
+@dataclass(frozen=True)
+class Brought:
+    """A parameter, the sum of what backward brought to it, and whether its layers are all that the outputs use it for."""
+
+    parameter: Tensor
+    gradient: Tensor | None
+    alone: bool
+
+
+def brought_to(groups: Sequence[Group], observer: Observer) -> dict[Group, list[Brought]]:
+    """What backward brought to every parameter; of modules that were not called, the gradient that is there."""
+    found = {}
+    for name, p in observer.parameters.items():
+        leaf = observer.leaves.get(name)
+        found[name] = Brought(p, p.grad, False) if leaf is None else Brought(p, leaf.brought, bool(leaf.alone))
+    return {group: [found[name] for name in group.names] for group in groups}
+
+
 @dataclass
 class Rebuilt:
     """sum_n g_n of one group with the squared lengths of its terms, and the coarsest type that went in."""
@@ -45,8 +63,9 @@ class Verification:
     The backward pass of the user brings every parameter the sum of all its uses, whatever is done to `parameter.grad`
     afterwards (clipping, averaging over processes). What the calls of its module do not explain comes from elsewhere:
     functional uses, the output projection of MultiheadAttention, compiled forwards, derivatives taken inside the forward,
-    hooks, function modes and patched functions. A penalty on the weight itself is no use of the layer: a multiple of w
-    (L2) or of sign w (L1) may be left over. Cost: one gradient, at steps 0, 1, 2, 4, 8, ... and once in every 50 steps.
+    hooks, function modes and patched functions. A penalty on the weight, added to the loss outside of the model, is no use of
+    the layer: a multiple of w (L2) or of sign w (L1) may be left over. Cost: one gradient and a walk through the graph, at
+    steps 0, 1, 2, 4, 8, ... and once in every 50 steps.
     """
 
     def __init__(self) -> None:
@@ -82,14 +101,8 @@ class Verification:
         self._rebuilt.clear()
         self._partly.clear()
 
-    def verdicts(
-        self, step: int, brought: Mapping[Group, Sequence[tuple[Tensor, Tensor | None]]], processes: Processes
-    ) -> dict[Group, str]:
-        """Reasons of the groups that fail in any process; the others, if anything can be said of them, are done.
-
-        Args:
-            brought: by group, every parameter with what the backward passes brought to it; None for nothing.
-        """
+    def verdicts(self, step: int, brought: Mapping[Group, Sequence[Brought]], processes: Processes) -> dict[Group, str]:
+        """Reasons of the groups that fail in any process; the others, if anything can be said of them, are done."""
         found = {group: self._verdict(group, parts) for group, parts in brought.items()}
         failed = processes.totals([float(bool(reason)) for reason in found.values()])
         agreed = processes.totals([float(reason == "") for reason in found.values()])
@@ -103,25 +116,26 @@ class Verification:
         self.clear()
         return reasons
 
-    def _verdict(self, group: Group, parts: Sequence[tuple[Tensor, Tensor | None]]) -> str | None:
+    def _verdict(self, group: Group, parts: Sequence[Brought]) -> str | None:
         """A reason, '' for agreement, None where there is nothing but rounding to compare."""
         rebuilt = self._rebuilt.get(group)
-        if group in self._partly or (rebuilt is None and all(grad is None for _, grad in parts)):
+        if group in self._partly or (rebuilt is None and all(part.gradient is None for part in parts)):
             return None
-        grads = [torch.zeros_like(p) if grad is None else grad for p, grad in parts]
+        grads = [torch.zeros_like(p.parameter) if p.gradient is None else p.gradient for p in parts]
         kind = torch.promote_types(grads[0].dtype, torch.float32)
         flat = torch.cat([grad.detach().flatten().to(kind) for grad in grads])
         if rebuilt is None:
             return NOT_CALLED if bool(flat.any()) else None
         noise = ROUNDING * torch.finfo(rebuilt.dtype).eps * rebuilt.square**0.5
         size = float(torch.linalg.vector_norm(flat))
-        left = (flat - rebuilt.gradient.to(kind)).split([p.numel() for p, _ in parts])
         bound = RTOL.get(rebuilt.dtype, HALF) * size + noise
-        if _length(left) > bound:
-            weights = [p.detach().flatten().to(kind) for p, _ in parts]
-            left = [_without_penalty(rest, weight) for rest, weight in zip(left, weights, strict=True)]
-            return OTHER_USE if _length(left) > bound else ""
-        return "" if size > noise else None
+        left = (flat - rebuilt.gradient.to(kind)).split([part.parameter.numel() for part in parts])
+        if _length(left) <= bound:
+            return "" if size > noise else None
+        left = tuple(
+            _without_penalty(rest, part) if part.alone else rest for rest, part in zip(left, parts, strict=True)
+        )
+        return "" if _length(left) <= bound else OTHER_USE
 
 
 def _length(parts: Sequence[Tensor]) -> float:
@@ -135,7 +149,8 @@ def _square_of_terms(outer: OuterSum) -> float:
     return float((outer.left.square().sum(-1) * (outer.right.square().sum(-1) + outer.bias)).sum())
 
 
-def _without_penalty(rest: Tensor, weight: Tensor) -> Tensor:
+def _without_penalty(rest: Tensor, part: Brought) -> Tensor:
     """What no combination of w and sign w explains."""
+    weight = part.parameter.detach().flatten().to(rest.dtype)
     penalties = torch.stack([weight, weight.sign()])
     return rest - (torch.linalg.pinv(penalties @ penalties.T) @ (penalties @ rest)) @ penalties
