@@ -1,5 +1,7 @@
 """Which passes count, which parameters are treated, and that per-example statistics are those of plain autograd."""
 
+import copy
+import gc
 import warnings
 
 import pytest
@@ -11,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from tangentlab import FIM, NTK, PMatDense
 from tangentlab.engine.batches import call_model
 from tangentlab.errors import InputError, ModelError
-from tangentlab.optim import EKFAC, KFAC, Diagonal, EKFACra, make_preconditioner
+from tangentlab.optim import EKFAC, KFAC, Diagonal, EKFACra, NaturalSGD, make_preconditioner
 from tests.engine.truth import dense_jacobian
 from tests.optim.truth import backward, data, flat_gradient, tiny_mlp
 from tests.zoo import ZOO, Animal, by_name
@@ -346,3 +348,60 @@ def test_drawn_labels_depend_on_the_seed_the_step_and_the_pass_alone(kind: str) 
     assert not torch.allclose(first[0], first[1])  # same weights and data: another step draws other labels
     assert not torch.allclose(first[0], other[0])
     assert not torch.allclose(first[0], twice[0])  # the same batch twice: the second pass draws other labels
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_pass_inside_a_pause_may_add_to_the_gradient(joint: bool) -> None:
+    """Its share of the gradient is preconditioned with the statistics of the others, and no layer is given up for it."""
+    model, (x, y) = tiny_mlp(), data(7, 4)
+    precond = EKFAC(model)
+    for _ in range(3):
+        model.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        with precond.paused():
+            more = F.cross_entropy(model(5 * x), y)
+            if not joint:
+                more.backward()
+        (loss + more if joint else loss).backward()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            precond.step()
+    assert precond.report().share == 1.0
+    assert bool(precond.verification.done) is not joint
+    torch.testing.assert_close(precond.as_pmat().to_dense(), matrix_after(tiny_mlp()))
+
+
+def test_a_copy_of_the_model_is_not_observed() -> None:
+    """A teacher or an average of weights is often a copy, and copies carry the hooks."""
+    found = []
+    for with_teacher in (False, True):
+        model, (x, y) = tiny_mlp(), data(7, 4)
+        precond = EKFAC(model)
+        teacher = copy.deepcopy(model)
+        loss = F.cross_entropy(model(x), y)
+        if with_teacher:
+            loss = loss + teacher(3 * x).square().mean()
+        loss.backward()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            precond.step()
+        found.append(precond.as_pmat().to_dense())
+    assert torch.equal(*found)
+
+
+def test_a_preconditioner_that_nobody_holds_takes_its_hooks_off() -> None:
+    model = tiny_mlp()
+    for _ in range(3):  # a cell of a notebook that is run again
+        optimizer = NaturalSGD(model, lr=0.1)
+        backward(model, *data(7, 4))
+        optimizer.step()
+    gc.collect()
+    assert hooks_of(optimizer.preconditioner.model) == 2 + 2
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    EKFAC(model).attach(plain)
+    gc.collect()
+    backward(model, *data(7, 4))
+    plain.step()
+    del optimizer, plain
+    gc.collect()
+    assert hooks_of(model) == 0

@@ -131,6 +131,7 @@ class Observer:
             for site in group.sites:
                 self.sites.setdefault(id(site.module), []).append((group, site))
         self.looks = 0
+        self.interrupted = False  # by a pause, since the last step
         self.leaves: dict[str, Leaf] = {}
         self._current: Pass | None = None
         self._arrived: list[tuple[Group, SeenCall]] = []
@@ -143,20 +144,24 @@ class Observer:
         """Set the hooks."""
         if self._handles:
             return
-        start, end = self._observing(self._start), self._observing(self._end)
-        self._handles.append(self.model.register_forward_pre_hook(start, with_kwargs=True))
+        self._handles.append(self.model.register_forward_pre_hook(self._start, with_kwargs=True))
         for found in self.sites.values():
-            hook = self._observing(self._recorder(found))
-            module = found[0][1].module
-            self._handles.append(module.register_forward_hook(hook, with_kwargs=True, prepend=True))
-        self._handles.append(self.model.register_forward_hook(end))
+            module, record = found[0][1].module, self._recorder(found)
+            self._handles.append(module.register_forward_hook(record, with_kwargs=True, prepend=True))
+        self._handles.append(self.model.register_forward_hook(self._end))
 
     def detach(self) -> None:
-        """Take the hooks off."""
-        for handle in (*self._handles, *(leaf.handle for leaf in self.leaves.values())):
+        """Take the hooks off for good."""
+        self._take_off()
+        for leaf in self.leaves.values():
+            leaf.handle.remove()
+        self.leaves.clear()
+
+    def _take_off(self) -> None:
+        """The hooks on modules."""
+        for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self.leaves.clear()
 
     @property
     def reached(self) -> bool:
@@ -170,22 +175,15 @@ class Observer:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Without hooks inside the block."""
+        """Without hooks on modules inside the block."""
         attached = self.attached
-        self.detach()
+        self._take_off()
+        self.interrupted = True
         try:
             yield
         finally:
             if attached:
                 self.attach()
-
-    @staticmethod
-    def _observing(function: Callable[..., None]) -> Callable[..., None]:
-        def hook(*args: Any) -> None:
-            function(*args)
-
-        hook.only_observes = True  # type: ignore[attr-defined]
-        return hook
 
     def _begin(self) -> None:
         if torch._C._current_graph_task_id() == -1:  # not a checkpoint that runs again inside a backward pass
@@ -193,7 +191,7 @@ class Observer:
             self.watch.forward_begins()
 
     def _start(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not torch.is_grad_enabled():
+        if module is not self.model or not torch.is_grad_enabled():  # copies of a model carry its hooks
             return
         self._begin()
         if self._arrived:
@@ -203,7 +201,7 @@ class Observer:
         self._current = Pass(sizes[0] if sizes else 0, number=self.looks, training=module.training)
 
     def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if self._current is None or not torch.is_grad_enabled():
+        if module is not self.model or self._current is None or not torch.is_grad_enabled():
             return
         counts = self._current.counts
         if counts and self.verifies():
@@ -221,8 +219,8 @@ class Observer:
         owned = [self.parameters[group.names[0]] for group, _ in found]
         locals_ = [site.local[0] for _, site in found]
 
-        def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            if not isinstance(output, Tensor) or not output.requires_grad:
+        def record(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            if called is not module or not isinstance(output, Tensor) or not output.requires_grad:
                 return
             if any(module._parameters.get(name) is not p for name, p in zip(locals_, owned, strict=True)):
                 return  # torch.func has put other tensors in the parameters' place
@@ -257,7 +255,7 @@ class Observer:
 
         def arrives(grads: Sequence[Tensor | None]) -> None:
             grad, self._touched = grads[0], True
-            if grad is not None and self.verifies():
+            if grad is not None and self.attached and self.verifies():
                 own = grad.detach()  # torch may make it the gradient itself, and write to it
                 leaf.brought = own.clone() if leaf.brought is None else leaf.brought + own
 
@@ -302,7 +300,7 @@ class Observer:
             call.arrived, call.grads = False, None
         for leaf in self.leaves.values():
             leaf.brought = leaf.alone = None
-        self._arrived, self._touched = [], False
+        self._arrived, self._touched, self.interrupted = [], False, False
         self._reached.clear()
 
     def take(self) -> Seen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -104,19 +105,21 @@ class Preconditioner(NamedOptions, Method):
         if isinstance(lr, torch.optim.Optimizer):
             require_overlap(lr, treated)
         self.watch = LoopWatch(self.model, treated)
+        me = weakref.proxy(self)  # a preconditioner that nobody holds takes its hooks off the model
         self.observer = Observer(
             self.model,
             self.groups,
             self.parameters,
             example_axis,
-            wants=lambda: self._wants(self.steps),
-            keeps_loss=lambda: self.curvature.from_loss or self._verifies,
-            verifies=lambda: self._verifies,
-            before_pass=self._fold,
-            after_pass=None if self.curvature.from_loss else self._draw,
-            cleared=self._forget,
+            wants=lambda: me._wants(me.steps),
+            keeps_loss=lambda: me.curvature.from_loss or me._verifies,
+            verifies=lambda: me._verifies,
+            before_pass=lambda: me._fold(),
+            after_pass=None if self.curvature.from_loss else lambda *ended: me._draw(*ended),
+            cleared=lambda: me._forget(),
             watch=self.watch,
         )
+        weakref.finalize(self, self.observer.detach).atexit = False
         self._warn_of_little()
 
     def _treated(self, groups: Sequence[Group]) -> list[Group]:
@@ -199,9 +202,8 @@ class Preconditioner(NamedOptions, Method):
         if not self._all_finite(gradients):
             return False
         if self._verifies:
-            self._pass_on(
-                self.verification.verdicts(self.steps, brought_to(self.groups, self.observer), self.processes)
-            )
+            brought, interrupted = brought_to(self.groups, self.observer), self.observer.interrupted
+            self._pass_on(self.verification.verdicts(self.steps, brought, self.processes, interrupted))
         (total,) = self.processes.totals([float(examples)])
         gain = gain_of(self.loss_reduction, examples)
         self.mean_factor = gain * self.processes.size / total

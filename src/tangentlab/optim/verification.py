@@ -101,9 +101,17 @@ class Verification:
         self._rebuilt.clear()
         self._partly.clear()
 
-    def verdicts(self, step: int, brought: Mapping[Group, Sequence[Brought]], processes: Processes) -> dict[Group, str]:
-        """Reasons of the groups that fail in any process; the others, if anything can be said of them, are done."""
+    def verdicts(
+        self, step: int, brought: Mapping[Group, Sequence[Brought]], processes: Processes, interrupted: bool = False
+    ) -> dict[Group, str]:
+        """Reasons of the groups that fail in any process; the others, if anything can be said of them, are done.
+
+        Args:
+            interrupted: whether passes may have gone unobserved on purpose; then a difference says nothing.
+        """
         found = {group: self._verdict(group, parts) for group, parts in brought.items()}
+        if interrupted:
+            found = {group: None if reason else reason for group, reason in found.items()}
         failed = processes.totals([float(bool(reason)) for reason in found.values()])
         agreed = processes.totals([float(reason == "") for reason in found.values()])
         reasons = {}
