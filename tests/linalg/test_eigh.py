@@ -69,6 +69,14 @@ def test_non_finite_entries_are_refused_at_once_and_named(bad):
         safe_eigh_many([torch.eye(2), matrix], names=["conv1.A", "conv2.A"])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_almost_symmetric_has_the_spectrum_of_its_symmetric_part(dtype):
+    truth, skew = torch.linspace(1, 2, 30, dtype=torch.float64), torch.randn(30, 30, generator=seeded(9))
+    matrix = symmetric(truth) + 1e-5 * (skew - skew.T).double()
+    values, _ = safe_eigh(matrix.to(dtype))
+    torch.testing.assert_close(values.double(), truth, rtol=0, atol=tolerance(dtype, 30))
+
+
 @pytest.mark.parametrize(
     "matrix",
     [torch.zeros(2, 3), torch.zeros(4), torch.tensor([[1.0, 2.0], [0.0, 1.0]]), torch.eye(2, dtype=torch.long)],

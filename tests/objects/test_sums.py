@@ -197,3 +197,16 @@ def test_cutting_a_ready_matrix_keeps_what_each_class_can_hold():
 def test_a_damping_of_two_names_with_two_values_is_refused():
     with pytest.raises(InputError, match="regul"):
         matrix("Diag").solve(vectors(case_of("mlp")), 0.1, regul=0.2)
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.0, 7.0, -0.01])
+@pytest.mark.parametrize("first", ["KFAC", "Diag"])
+def test_a_sum_with_any_multiple_of_a_low_rank_matrix_is_solved_as_its_dense_form(first, factor):
+    case = case_of("mlp")
+    thin = tl.FIM(case.model, case.batches, tl.PMatLowRank)
+    ones = tl.PMatLowRank.from_factors(thin.layout, thin.block.rows)
+    for low in (thin, ones):
+        total = matrix(first) + factor * low
+        v = vectors(case)
+        expected = torch.linalg.solve(Dense(dense(first) + factor * low.to_dense()).damped(), v.flat)
+        assert_close(total.solve(v, DAMPING).flat, expected, factor=100)
