@@ -399,6 +399,14 @@ class Attending(nn.Module):
         return (scores.softmax(-1) @ self.value(x)).mean(1)
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12, 1e30])
+def test_the_tolerance_does_not_depend_on_the_scale_of_single_precision(scale: float) -> None:
+    truth = scale * torch.randn(100, generator=torch.Generator().manual_seed(0))
+    assert not differs(truth.clone(), truth) and not differs(truth * (1 + 1e-5), truth)
+    assert differs(truth * 1.01, truth) and differs(truth + 5e-4 * truth.abs().max(), truth)
+    assert differs(truth.index_fill(0, torch.tensor([3]), torch.nan), truth)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("scale", [1.0, 20.0])
 def test_gradients_that_are_nothing_but_rounding_keep_their_closed_form(dtype: torch.dtype, scale: float) -> None:

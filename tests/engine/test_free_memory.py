@@ -140,15 +140,22 @@ def test_a_group_that_uses_more_than_its_limit_leaves_nothing(root: Path) -> Non
 
 
 def test_use_is_read_every_time_and_limits_every_few_seconds(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = [101.0]
+    monkeypatch.setattr(free_memory, "monotonic", lambda: moment[0])
     write(root, "proc/self/cgroup", "0::/")
     version_2(root, "/", 6 * GB, used=GB)
     assert free(root) == 5
-    version_2(root, "/", 6 * GB, used=2 * GB)
-    assert free(root) == 4
     version_2(root, "/", 3 * GB, used=2 * GB)
-    later = free_memory.monotonic() + 11
-    monkeypatch.setattr(free_memory, "monotonic", lambda: later)
+    moment[0] = 109.0
+    assert free(root) == 4
+    moment[0] = 111.0
     assert free(root) == 1
+
+
+def test_a_limit_of_zero_leaves_nothing(root: Path) -> None:
+    write(root, "proc/self/cgroup", "0::/")
+    version_2(root, "/", 0, used=0)
+    assert free(root) == 0
 
 
 def test_damaged_files_are_ignored(root: Path) -> None:

@@ -74,13 +74,27 @@ def differs(found: Tensor, truth: Tensor, noise: Tensor | None = None) -> bool:
     if truth.numel() == 0:
         return False
     difference, tolerance = found.reshape(truth.shape) - truth, TOLERANCE.get(truth.dtype, 0.2)
-    for norm, part in ((torch.inf, 1.0), (2, _LENGTH)):
-        allowed = part * tolerance * torch.linalg.vector_norm(truth.double(), norm)
+    for size, part in ((_largest, 1.0), (_length, _LENGTH)):
+        allowed = part * tolerance * size(truth)
         if noise is not None:
-            allowed = allowed + _OWN_NOISE * torch.linalg.vector_norm(noise.double(), norm)
-        if not bool(torch.linalg.vector_norm(difference.double(), norm) <= allowed):
+            allowed = allowed + _OWN_NOISE * size(noise)
+        if not bool(size(difference) <= allowed):
             return True
     return False
+
+
+def _largest(gradient: Tensor) -> Tensor:
+    """Largest absolute entry, NaN if there is one, in double precision; 25 times faster than the norm of torch."""
+    low, high = gradient.aminmax()
+    return torch.maximum(-low, high).double()
+
+
+def _length(gradient: Tensor) -> Tensor:
+    """Euclidean length; squares that leave the range of single precision are added up in double precision."""
+    single = torch.linalg.vector_norm(gradient, dtype=torch.promote_types(gradient.dtype, torch.float32))
+    if 1e-15 < single < 1e15:
+        return single.double()
+    return torch.linalg.vector_norm(gradient, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -116,7 +130,7 @@ def proof(network: Network, outputs: Tensor, routes: Sequence[Route]) -> Verdict
         wrong = [name for name in wrong if differs(found[name], truth[name], noise[name])]
     failed = {route.group: name for route in claimed for name in route.group.names if name in wrong}
     used = [name for route in claimed if route.uses for name in route.group.names]
-    return Verdict(failed, all(bool(truth[name].any()) for name in used))
+    return Verdict(failed, all(not truth[name].numel() or bool(_largest(truth[name]) > 0) for name in used))
 
 
 def _combined_rows(
@@ -127,7 +141,8 @@ def _combined_rows(
     cotangents = random_weights((count, *outputs.shape), outputs)
     factors = structured_factors(outputs, routes, cotangents, common_dtype(network.parameters().values()))
     weights = random_weights((count, outputs.shape[0]), outputs)
-    found = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+    unused = [name for route in routes if not route.uses for name in route.group.names]
+    found = {name: torch.zeros_like(parameters[name]) for name in unused}
     for group, factor in factors.items():
         pulled = factor.pull(weights.to(factor.left.dtype))
         sizes = [parameters[name].numel() for name in group.names]

@@ -69,6 +69,8 @@ def test_measures_that_fail_together_are_told_together_and_since_when() -> None:
     ]
     often = {10 * number: {"p/own": "often"} for number in range(9)}
     assert problems(recording([1.0] * 10, often)) == [("p/own", "at 9 snapshots from step 0 to 80", "often")]
+    del often[80]
+    assert problems(recording([1.0] * 10, often)) == [("p/own", "at steps 0, 10, 20, 30, 40, 50, 60, 70", "often")]
 
 
 def cells(page: str, quantity: str) -> list[str]:
