@@ -29,7 +29,9 @@ from tangentlab import (
     per_example_grads,
 )
 from tangentlab.data import Dataset
-from tangentlab.engine.batches import Batches, call_model, common_length, take_examples, targets_of
+from tangentlab.engine.batches import Batches, targets_of
+from tangentlab.engine.feeding import call_model
+from tangentlab.engine.parts import common_length, take_examples
 from tangentlab.errors import InputError
 
 DATA = TensorDataset(torch.arange(6.0)[:, None], torch.arange(6))

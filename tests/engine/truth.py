@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tangentlab.engine.batches import call_model
+from tangentlab.engine.feeding import call_model
 
 
 def dense_jacobian(model: nn.Module, batch: Any, forward: Callable[[nn.Module, Any], Any] | None = None) -> Tensor:

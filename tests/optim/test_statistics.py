@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tangentlab import FIM, NTK, PMatDense
-from tangentlab.engine.batches import call_model
+from tangentlab.engine.feeding import call_model
 from tangentlab.errors import InputError, ModelError
 from tangentlab.optim import EKFAC, KFAC, Diagonal, EKFACra, NaturalSGD, make_preconditioner
 from tests.engine.truth import dense_jacobian

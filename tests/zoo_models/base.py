@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from tangentlab.engine.batches import call_model
+from tangentlab.engine.feeding import call_model
 
 Outputs = Callable[[Any, Any], Tensor]
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -19,6 +17,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from tangentlab.engine.parts import has_parts, plain_batch
 from tangentlab.engine.snapshot import same_random_state
 from tangentlab.errors import InputError
 
@@ -97,6 +96,8 @@ def _read(data: Any) -> Any:
             f"Cannot take batches from a {type(data).__name__}: wrap it, as in DataLoader(data, batch_size=100) "
             "(batch_size=None where it yields batches)."
         )
+    if isinstance(data, set | frozenset):
+        raise InputError("A set has no order: give the batches as a list.")
     if isinstance(data, np.ndarray):
         raise InputError("Cannot take batches from an array of numpy: give a tensor, as from torch.from_numpy(array).")
     if not isinstance(data, Iterable):
@@ -112,7 +113,7 @@ def is_batch(data: Any) -> bool:
 
     A list of tensors of one shape and type could as well be a list of batches, and is refused.
     """
-    if isinstance(data, Tensor | Mapping | tuple) or _has_parts(data):
+    if isinstance(data, Tensor | Mapping | tuple) or has_parts(data):
         return True
     if not isinstance(data, list) or not any(isinstance(part, Tensor) for part in data):
         return False
@@ -126,44 +127,6 @@ def is_batch(data: Any) -> bool:
     return True
 
 
-def call_model(model: torch.nn.Module, batch: Any) -> Any:
-    """The default forward: a tensor is the input; of a tuple or list the first entry; of a mapping all but the labels."""
-    batch = plain_batch(batch)
-    if isinstance(batch, Mapping):
-        return model(**{key: value for key, value in batch.items() if key not in TARGET_KEYS})
-    if not isinstance(batch, tuple | list) or isinstance(batch, PackedSequence):
-        return model(_tensor(batch, f"a {type(batch).__name__}"))
-    if not batch:
-        raise InputError("A batch is an empty tuple or list: there is nothing to feed to the model.")
-    inputs = _tensor(batch[0], f"a {type(batch).__name__} that starts with a {type(batch[0]).__name__}")
-    if any(_are_pieces(inputs, part) for part in batch[1:]):
-        raise InputError(
-            f"The first entry of a batch are the inputs and the others have to do with the same examples, but here are "
-            f"{len(inputs)} examples and {', '.join(str(len(part)) for part in batch[1:] if _are_pieces(inputs, part))}: "
-            "write several batches as a list of tuples, [(a,), (b,)], or pass forward=lambda model, batch: ..."
-        )
-    return model(inputs)
-
-
-def _tensor(inputs: Any, found: str) -> Any:
-    """The inputs, if they are a tensor or a packed sequence."""
-    if isinstance(inputs, Tensor | PackedSequence):
-        return inputs
-    way = (
-        "give tensors, as from torch.from_numpy(array)"
-        if isinstance(inputs, np.ndarray)
-        else "pass forward=lambda model, batch: ..., or several batches as a list"
-    )
-    raise InputError(f"Do not know how to feed {found} to the model: {way}.")
-
-
-def _are_pieces(inputs: Any, part: Any) -> bool:
-    """Whether two tensors differ in nothing but the number of examples, as pieces of one set of inputs do."""
-    if not isinstance(inputs, Tensor) or not isinstance(part, Tensor) or not inputs.ndim == part.ndim > 0:
-        return False
-    return inputs.dtype == part.dtype and inputs.shape[1:] == part.shape[1:] and len(inputs) != len(part)
-
-
 def targets_of(batch: Any) -> Tensor:
     """The targets of a batch: second entry of a tuple, 'labels' of a mapping."""
     batch = plain_batch(batch)
@@ -174,30 +137,3 @@ def targets_of(batch: Any) -> Tensor:
     if isinstance(batch, tuple | list) and len(batch) > 1:
         return batch[1]
     raise InputError("This needs targets: batches must be (inputs, targets, ...) or a dict with 'labels'.")
-
-
-def common_length(batch: Any) -> int | None:
-    """Length of the first axis of every tensor of a batch, or None when there is none or they differ."""
-    leaves = [leaf for leaf in tree_flatten(plain_batch(batch))[0] if isinstance(leaf, Tensor) and leaf.ndim > 0]
-    lengths = {leaf.shape[0] for leaf in leaves}
-    return lengths.pop() if len(lengths) == 1 else None
-
-
-def take_examples(batch: Any, index: Sequence[int]) -> Any:
-    """The entries `index` along the first axis of every tensor of a batch."""
-    chosen = list(index)
-    return tree_map(
-        lambda leaf: leaf[chosen] if isinstance(leaf, Tensor) and leaf.ndim > 0 else leaf, plain_batch(batch)
-    )
-
-
-def plain_batch(batch: Any) -> Any:
-    """The batch as tree functions need it: a dict in place of any other mapping, a pair in place of a `Dataset`."""
-    if _has_parts(batch):
-        return batch.inputs, batch.targets
-    return dict(batch) if isinstance(batch, Mapping) else batch
-
-
-def _has_parts(data: Any) -> bool:
-    """Whether data are inputs and targets that travel together as attributes of one object."""
-    return isinstance(getattr(data, "inputs", None), Tensor) and isinstance(getattr(data, "targets", None), Tensor)

@@ -93,7 +93,8 @@ def _recorder(input_name: str, calls: list[Call]) -> Callable[..., None]:
         if isinstance(output, Tensor) and output.requires_grad:
             inputs = args[0] if args else kwargs[input_name]
             edge, origin = get_gradient_edge(history_keeper(output)), inputs.grad_fn
-            calls.append(Call(module, inputs.detach(), inputs._version, origin, edge, tuple(output.shape)))
+            kept = inputs.detach() if inputs.layout == torch.strided else inputs.detach().to_dense()
+            calls.append(Call(module, kept, kept._version, origin, edge, tuple(output.shape)))
 
     return record
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
-from tangentlab.engine.batches import plain_batch
 from tangentlab.engine.capture import gradients
 from tangentlab.engine.certificate import plain_gradient, random_weights
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.network import Forward, Network, OutputFunction, grad_mode, require_finite, require_module
+from tangentlab.engine.parts import Part, tensor_of, with_parts
 from tangentlab.engine.progress import track
 from tangentlab.engine.rows import chunk_size
 from tangentlab.engine.snapshot import untouched
@@ -65,7 +64,7 @@ def check(
     require_module(model)
     with grad_mode():
         double = _copy(model).double()
-    given, x = x, tree_map(_double, plain_batch(x))
+    given, x = x, with_parts(x, _double)
     layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
     network = Network.of(double, layout, forward, function)
     _require_double(network, x, model, given)
@@ -177,5 +176,5 @@ def _copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in computed})
 
 
-def _double(leaf: Any) -> Any:
-    return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+def _double(part: Part) -> Part:
+    return part.double() if tensor_of(part).is_floating_point() else part

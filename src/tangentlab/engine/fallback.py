@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
-from tangentlab.engine.batches import common_length, plain_batch
 from tangentlab.engine.capture import batched_grad
 from tangentlab.engine.certificate import differs, plain_gradient, random_weights
 from tangentlab.engine.functional import call_with
 from tangentlab.engine.network import Network
+from tangentlab.engine.parts import can_be_cut, common_length, parts_of, with_parts
 from tangentlab.engine.snapshot import untouched
 
 
@@ -75,8 +75,12 @@ def vmapped_rows(network: Network, batch: Any, names: tuple[str, ...], cotangent
     parameters = {name: own[name].detach() for name in names}
     caller = Caller(network)
 
-    def rows_of_one(example: Any, cotangent: Tensor) -> Tensor:
-        single = torch.utils._pytree.tree_map(lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf, example)
+    parts = parts_of(batch)
+    axes = [0 if can_be_cut(part) else None for part in parts]
+
+    def rows_of_one(example: list[Any], cotangent: Tensor) -> Tensor:
+        singles = iter(part if axis is None else part[None] for part, axis in zip(example, axes, strict=True))
+        single = with_parts(batch, lambda _: next(singles))
         _, pull = vjp(lambda values: caller.call(values, single)[0], parameters)  # type: ignore[misc]
         grads = vmap(lambda c: pull(c)[0])(cotangent)
         if any(grads[name].shape != (len(cotangent), *parameters[name].shape) for name in names):
@@ -86,7 +90,7 @@ def vmapped_rows(network: Network, batch: Any, names: tuple[str, ...], cotangent
     try:
         with warnings.catch_warnings(), untouched(network.model), torch.no_grad():
             warnings.simplefilter("ignore")
-            return vmap(rows_of_one, in_dims=(0, 1), out_dims=1)(plain_batch(batch), cotangents)
+            return vmap(rows_of_one, in_dims=(axes, 1), out_dims=1)(parts, cotangents)
     except Exception:  # any failure of the accelerator means: take the loop
         return None
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tangentlab.engine.batches import targets_of
+from tangentlab.engine.feeding import moved
 from tangentlab.engine.labels import IGNORED, class_indices, like_outputs, probabilities, require_classes
 from tangentlab.engine.likelihood import Binary, Classification, Likelihood, LogSoftmax, Regression, likelihood_of
 from tangentlab.errors import InputError, ModelError
@@ -60,7 +61,8 @@ def _cross_entropy(
 
 def per_example(loss: LossFunction, outputs: Tensor, batch: Any) -> Tensor:
     """The loss of every example, (N); positions within an example are summed."""
-    values = loss(outputs, targets_of(batch) if getattr(loss, "needs_targets", True) else None)
+    targets = moved(targets_of(batch), outputs.device) if getattr(loss, "needs_targets", True) else None
+    values = loss(outputs, targets)
     if values.shape[:1] != outputs.shape[:1]:
         raise InputError("loss must return one value per example (reduction='none'), not a mean or a sum.")
     return values.flatten(1).sum(1) if values.ndim > 1 else values

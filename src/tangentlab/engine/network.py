@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
-from tangentlab.engine.batches import call_model, plain_batch
 from tangentlab.engine.dependence import Dependence
+from tangentlab.engine.feeding import Forward, beside, run_forward
 from tangentlab.engine.layout import LayerCollection
+from tangentlab.engine.parts import parts_of
 from tangentlab.engine.randomness import RandomState
 from tangentlab.engine.sharding import refuse_sharded
 from tangentlab.engine.snapshot import untouched as untouched
@@ -22,7 +23,6 @@ from tangentlab.engine.turns import TURN
 from tangentlab.errors import InputError, ModelError, NumericsError
 from tangentlab.layers.norm import is_stochastic, mixes_examples
 
-Forward = Callable[[nn.Module, Any], Any]
 OutputFunction = Callable[[Any, Any], Tensor]
 Result = TypeVar("Result")
 
@@ -67,7 +67,7 @@ class Network:
     def __call__(self, batch: Any) -> Tensor:
         """Outputs (N, ...) on a batch, with a graph where gradients are on."""
         refuse_modes(self.model)
-        _refuse_inference_tensors(batch)
+        _refuse_tensors(batch)
         output = self._output(batch)
         if output.ndim == 0:
             raise InputError(
@@ -77,6 +77,8 @@ class Network:
             raise InputError(
                 f"The output has dtype {output.dtype}; only real floating-point outputs have a Jacobian here."
             )
+        if output.layout != torch.strided:
+            raise InputError(f"The output has the layout {output.layout}: pass function=lambda out, b: out.to_dense().")
         if output.numel() == 0:
             raise InputError(
                 f"The output is empty, of shape {tuple(output.shape)}: a batch needs at least one example."
@@ -108,7 +110,8 @@ class Network:
 
     def _forward(self, batch: Any) -> Tensor:
         with eagerly():
-            output = self.forward(self.model, batch) if self.forward else call_model(self.model, batch)
+            batch = beside(self.model, batch)
+            output = run_forward(self.model, batch, self.forward)
             return main_tensor(output if self.function is None else self.function(output, batch))
 
 
@@ -193,13 +196,15 @@ def _require_trainable(parameters: dict[str, nn.Parameter]) -> None:
             raise InputError(f"Parameter {name!r} is complex: only real parameters have a Jacobian here.")
 
 
-def _refuse_inference_tensors(batch: Any) -> None:
-    if not torch.is_inference_mode_enabled():
-        for leaf in tree_leaves(plain_batch(batch)):
-            if isinstance(leaf, Tensor) and leaf.is_inference():
-                raise InputError(
-                    "The batch was made in torch.inference_mode(), which rules derivatives out: clone() it."
-                )
+def _refuse_tensors(batch: Any) -> None:
+    for leaf in parts_of(batch):
+        if isinstance(leaf, Tensor) and leaf.is_nested:
+            raise InputError(
+                "The batch holds a nested tensor, whose examples have different lengths: pad it (x.to_padded_tensor(0.0), with "
+                "a mask for the model), or pass batches of examples of one length."
+            )
+        if isinstance(leaf, Tensor) and leaf.is_inference() and not torch.is_inference_mode_enabled():
+            raise InputError("The batch was made in torch.inference_mode(), which rules derivatives out: clone() it.")
 
 
 def refuse_modes(model: nn.Module) -> None:

@@ -17,12 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tangentlab.engine.batches import Batches, common_length, plain_batch, take_examples, targets_of
+from tangentlab.engine.batches import Batches, targets_of
+from tangentlab.engine.feeding import Forward, call_by_name
 from tangentlab.engine.graph import reaches
 from tangentlab.engine.labels import IGNORED
 from tangentlab.engine.likelihood import OWN, Likelihood, likelihood_of
 from tangentlab.engine.losses import LossFunction, loss_of
-from tangentlab.engine.network import Forward, Network, grad_mode, main_tensor
+from tangentlab.engine.network import Network, grad_mode, main_tensor
+from tangentlab.engine.parts import common_length, plain_batch, take_examples
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import InputError, ModelError
 
@@ -211,7 +213,7 @@ def _call_with_labels(model: nn.Module, batch: Any) -> Any:
     """The model on everything that is in the batch: its loss needs the labels."""
     batch = plain_batch(batch)
     if isinstance(batch, Mapping):
-        return model(**batch)
+        return call_by_name(model, dict(batch), batch)
     if isinstance(batch, tuple | list) and len(batch) > 1:
         return model(*batch)
     raise InputError(

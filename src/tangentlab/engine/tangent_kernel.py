@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tangentlab.engine.batches import common_length
 from tangentlab.engine.groups import Group
 from tangentlab.engine.memory import memory_budget, require_memory
 from tangentlab.engine.network import Network, require_finite
+from tangentlab.engine.parts import common_length
 from tangentlab.engine.progress import track
 from tangentlab.engine.rows import Rows, Unweighted, Weighting
 from tangentlab.errors import InputError

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tangentlab.engine.batches import Batches, call_model
+from tangentlab.engine.batches import Batches
+from tangentlab.engine.feeding import call_model
 from tangentlab.engine.forward_mode import no_fast_path
 from tangentlab.engine.network import evaluated, main_tensor, refuse_modes, require_module, without_chance
 from tangentlab.errors import InputError, ModelError

@@ -15,8 +15,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tangentlab.engine.batches import Batches, plain_batch
+from tangentlab.engine.batches import Batches
 from tangentlab.engine.memory import memory_budget
+from tangentlab.engine.parts import plain_batch
 from tangentlab.errors import InputError
 from tangentlab.linalg import rounding_rtol
 from tangentlab.linearized.eigenpairs import GramPairs, gram_eigenpairs, landmark_eigenpairs, product_eigenpairs

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tangentlab.alignment.similarity import ka
-from tangentlab.engine.batches import Batches, call_model
+from tangentlab.engine.batches import Batches
+from tangentlab.engine.feeding import run_forward
 from tangentlab.engine.forward_mode import no_fast_path
 from tangentlab.engine.network import Forward, evaluated, main_tensor
 from tangentlab.engine.snapshot import evaluation_mode, untouched
@@ -120,7 +121,7 @@ def observed(model: nn.Module, batch: Any, modules: Sequence[str], forward: Forw
     def look() -> Any:
         seen.clear()
         relus.found.clear()
-        return forward(model, batch) if forward else call_model(model, batch)
+        return run_forward(model, batch, forward)
 
     with evaluation_mode(model), untouched(model), no_fast_path(), _watched(model, modules, seen), relus:
         outputs = evaluated(look)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from tangentlab.engine.batches import call_model
+from tangentlab.engine.feeding import call_model
 from tangentlab.engine.network import evaluated, main_tensor
 from tangentlab.engine.snapshot import evaluation_mode, untouched
 from tangentlab.errors import InputError

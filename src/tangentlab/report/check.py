@@ -116,7 +116,7 @@ def _require_forward(model: nn.Module, inputs: Any) -> None:
     """One forward, so that a model that does not take these inputs is told apart from an engine that cannot."""
     import torch
 
-    from tangentlab.engine.batches import call_model
+    from tangentlab.engine.feeding import call_model
     from tangentlab.engine.network import eagerly
     from tangentlab.engine.snapshot import untouched
 

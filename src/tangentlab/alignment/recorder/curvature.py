@@ -10,8 +10,8 @@ from torch import Tensor
 from tangentlab.alignment.recorder.likelihoods import loss_for
 from tangentlab.alignment.recorder.probes import View
 from tangentlab.curvatures import Hessian
-from tangentlab.engine.batches import take_examples
 from tangentlab.engine.likelihood import Classification, Likelihood
+from tangentlab.engine.parts import take_examples
 from tangentlab.engine.rows import Rows, Weighting
 
 EXAMPLES = 32

@@ -17,9 +17,11 @@ from tangentlab.alignment.recorder.budget import Size
 from tangentlab.alignment.recorder.clock import Clock
 from tangentlab.alignment.recorder.likelihoods import are_classes, target_columns
 from tangentlab.alignment.recorder.loaders import unmoved
-from tangentlab.engine.batches import Batches, common_length, is_batch, plain_batch, take_examples, targets_of
+from tangentlab.engine.batches import Batches, is_batch, targets_of
+from tangentlab.engine.feeding import moved
 from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.network import Forward, Network, OutputFunction
+from tangentlab.engine.parts import common_length, plain_batch, take_examples
 from tangentlab.errors import InputError
 from tangentlab.linearized.probes import Observed, observed, representation_modules
 from tangentlab.metrics import NTK
@@ -77,7 +79,7 @@ class Probe:
     def part(self, examples: int, device: torch.device) -> Any:
         """The first examples, where the model is."""
         some = take_examples(self.batch, range(min(examples, self.examples)))
-        return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, some)
+        return moved(some, device)
 
 
 def _is_dataset(data: Any) -> bool:
