@@ -103,8 +103,11 @@ def test_what_is_no_kernel_is_refused():
 
 
 def test_rounding_of_a_float32_kernel_is_not_taken_for_negative_eigenvalues():
-    found = kernel_spectrum(gram(300, 5, dtype=torch.float32))
-    assert float(found.values.min()) >= 0
+    kernel = gram(300, 5, dtype=torch.float32)
+    assert float(torch.linalg.eigvalsh(kernel).min()) < 0
+    found, exact = kernel_spectrum(kernel), torch.linalg.eigvalsh(kernel.double()).flip(0)
+    assert torch.allclose(found.values[:5], exact[:5], rtol=1e-5)
+    assert float(found.values[5:].abs().max()) < 1e-5 * float(exact[0]) and not (found.values < 0).any()
     assert found.effective_rank <= 5.01
 
 
