@@ -43,6 +43,7 @@ class Mutant:
     original: str
     replacement: str
     occurrence: int
+    statement: str  # the text of these lines
 
     @property
     def change(self) -> str:
@@ -118,7 +119,12 @@ class _Finder:
         function = ".".join(self.scope)
         same = f"{function}::{original}::{text}"
         self.counts[same] = self.counts.get(same, 0) + 1
-        self.found.append(Mutant(self.path, function, start, stop, self.lines, original, text, self.counts[same]))
+        rest = self.lines, original, text, self.counts[same], self.statement()
+        self.found.append(Mutant(self.path, function, start, stop, *rest))
+
+    def statement(self) -> str:
+        first, last = self.lines
+        return " ".join(self.data[self.offsets[first - 1] : self.offsets[last]].decode().split())
 
     def span(self, node: ast.expr | ast.stmt | ast.keyword) -> tuple[int, int]:
         assert node.end_lineno is not None and node.end_col_offset is not None

@@ -5,7 +5,7 @@ in the random order of the seed, leaves out those listed in scripts/equivalent_m
 change no result, and runs for each the tests that execute the line, the fastest first, in a copy of the tree. Which test
 executes which line is recorded once (some 20 minutes); `--record tests/linalg` does it again for tests that were added
 or changed. A run that is stopped goes on where it was; `--again` tries the survivors once more, after tests were added
-or after a run with `--quick`.
+or after a run with `--quick`; `--save` writes the figures to results/trial/mutants.json.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
-import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+from scripts.mutant_figures import PLACE, equivalents, figures, kind_of, table  # noqa: E402
 from scripts.mutants import Mutant, mutants_in  # noqa: E402
 
-EQUIVALENT = Path(__file__).with_name("equivalent_mutants.yaml")
 COPIED = "src tests scripts docs benchmarks examples pyproject.toml README.md DEVELOPERS.md CHANGELOG.md".split()
 PACKAGES = ["engine", "layers", "objects", "optim", "linalg"]
 TESTS = [
@@ -43,8 +41,8 @@ TESTS = [
     *(f"tests/test_{name}.py" for name in ("kernels", "known_mistakes", "representation_tables", "generators")),
 ]
 OPTIONS = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=short"]
-MEMORY = 10 * 2**30
-"""Bytes of address space of a test process: a fault in a size must not fill the machine."""
+MEMORY = 2 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+"""Bytes of address space of a test process, beyond what there is, so that tests of the budget see no limit."""
 HEAVY = ("torch", "scipy.linalg", "sklearn.linear_model", "hypothesis", "numpy.testing", "matplotlib.figure")
 """Imported before the test processes are forked, once."""
 
@@ -143,7 +141,9 @@ class Laboratory:
         if not child:
             os.setsid()
             os.chdir(self.tree)
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+            with suppress(OSError):  # a fault in a size must end this process, no other
+                Path("/proc/self/oom_score_adj").write_text("1000")
             os.environ |= {"PYTHONPATH": f"{self.tree / 'src'}{os.pathsep}{self.tree}", "OMP_NUM_THREADS": "1"}
             sys.path[:0] = [str(self.tree / "src"), str(self.tree)]
             for name in [name for name in sys.modules if name.split(".")[0] == "scripts"]:
@@ -266,38 +266,6 @@ def _shortened(tests: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {"lines": list(places), "tests": short}
 
 
-def equivalents() -> list[dict[str, str]]:
-    """The faults listed by hand as changing no result: {path, function, change, reason}, the first three as patterns."""
-    return yaml.safe_load(EQUIVALENT.read_text()) or [] if EQUIVALENT.exists() else []
-
-
-def reason(mutant: Mutant, listed: list[dict[str, str]]) -> str | None:
-    """Why a fault changes no result, if it is listed."""
-    for entry in listed:
-        patterns = entry["path"], entry.get("function", "*"), entry.get("change", "*")
-        if all(_fits(*both) for both in zip((mutant.path, mutant.function, mutant.change), patterns, strict=True)):
-            return entry["reason"]
-    return None
-
-
-def _fits(text: str, pattern: str) -> bool:
-    return text == pattern or fnmatchcase(text, pattern.replace("[", "[[]"))
-
-
-def summary(mutants: list[Mutant], verdicts: dict[str, dict[str, Any]], passed_over: Counter[str]) -> str:
-    """Counts by package."""
-    rows = ["| package | mutants | killed | survived | equivalent (left out) |", "|---|---|---|---|---|"]
-    counts: Counter[tuple[str, bool]] = Counter()
-    for mutant in mutants:
-        counts[mutant.path.split("/")[0], verdicts[mutant.key]["verdict"] != "survived"] += 1
-    names = sorted({name for name, _ in counts})
-    for name in [*names, "all"]:
-        some = names if name == "all" else [name]
-        killed, survived = (sum(counts[one, dead] for one in some) for dead in (True, False))
-        rows.append(f"| {name} | {killed + survived} | {killed} | {survived} | {sum(passed_over[n] for n in some)} |")
-    return "\n".join(rows)
-
-
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -309,6 +277,7 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="at most ten variants of a test: more survivors than there are"
     )
+    parser.add_argument("--save", action="store_true", help="write results/trial/mutants.json")
     parser.add_argument("--folder", type=Path, default=ROOT / ".mutation", help="where the copy and the journal are")
     options = parser.parse_args()
     laboratory = Laboratory(options.folder.resolve(), options.packages)
@@ -317,11 +286,12 @@ def main() -> None:
         if options.record is not None:
             return
     laboratory.load()
-    listed, passed_over, chosen = equivalents(), Counter[str](), list[Mutant]()
+    listed, left_out, chosen = equivalents(), list[tuple[Mutant, str]](), list[Mutant]()
     root = laboratory.source
     for mutant in sorted(mutants_in(root, options.packages), key=lambda mutant: mutant.rank(options.seed)):
-        if reason(mutant, listed):
-            passed_over[mutant.path.split("/")[0]] += 1
+        kind = kind_of(mutant, listed)
+        if kind:
+            left_out.append((mutant, kind))
         else:
             chosen.append(mutant)
         if len(chosen) == options.count:
@@ -339,7 +309,10 @@ def main() -> None:
     for mutant in chosen:
         if verdicts[mutant.key]["verdict"] == "survived":
             print(f"\nsurvived {verdicts[mutant.key]['by']}\n{mutant.diff((root / mutant.path).read_text())}")
-    print(f"\nseed {options.seed}\n{summary(chosen, verdicts, passed_over)}")
+    found = figures(options.seed, chosen, verdicts, left_out)
+    print(f"\nseed {options.seed}\n{table(found)}")
+    if options.save:
+        PLACE.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.mutant_figures import equivalents, figures, kind_of, table
 from scripts.mutants import mutants_in, mutants_of
-from scripts.mutate import equivalents, reason
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "tangentlab"
@@ -95,15 +95,29 @@ def test_mutants_keep_their_names_and_their_order_when_other_lines_are_edited():
     assert orders[0] != orders[1]
 
 
-def test_every_listed_equivalent_gives_its_reason():
-    for entry in equivalents():
-        assert set(entry) <= {"path", "function", "change", "reason"} and len(entry["reason"]) > 10, entry
+def test_every_listed_equivalent_gives_its_reason_and_is_a_fault_that_can_be_made():
+    faults = mutants_in(PACKAGE, ["engine", "layers", "objects", "optim", "linalg"])
+    for kind, entries in equivalents().items():
+        for entry in entries:
+            assert set(entry) <= {"path", "function", "statement", "change", "reason"} and len(entry["reason"]) > 10, (
+                entry
+            )
+            assert any(kind_of(mutant, {kind: [entry]}) for mutant in faults), entry
 
 
 def test_a_listed_pattern_fits_brackets_literally():
     mutant = next(one for one in mutants_of("a.py", LOUD) if one.change.startswith("a[1:b]"))
-    assert reason(mutant, [{"path": "a.py", "change": "a[1:b] += *", "reason": "so"}]) == "so"
-    assert reason(mutant, [{"path": "a.py", "change": "a[2:b] += *", "reason": "so"}]) is None
+    assert kind_of(mutant, {"same": [{"path": "a.py", "change": "a[1:b] += *", "reason": "so"}]}) == "same"
+    assert kind_of(mutant, {"same": [{"path": "a.py", "change": "a[2:b] += *", "reason": "so"}]}) is None
+
+
+def test_figures_count_what_was_killed_survived_or_was_left_out_by_package():
+    mutants = [*mutants_of("linalg/a.py", LOUD)[:4], *mutants_of("optim/a.py", LOUD)[:2]]
+    verdicts = {one.key: {"verdict": word} for one, word in zip(mutants, ["killed", "timeout", "survived", "killed"])}
+    found = figures(3, mutants[:3], verdicts, [(mutants[4], "same"), (mutants[5], "performance")])
+    assert found["killed"] == "66.7%" and found["survivors"] == [mutants[2].key]
+    assert found["packages"] == {"linalg": {"killed": 2, "survived": 1}, "optim": {"same": 1, "performance": 1}}
+    assert table(found).splitlines()[-2:] == ["| optim | 0 | 0 | 0 | 1 | 1 |", "| all | 3 | 2 | 1 | 1 | 1 |"]
 
 
 @pytest.mark.slow
