@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import tangentlab as tl
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError
 
@@ -62,6 +63,92 @@ def test_a_name_or_glob_means_everything_below_it_and_a_tied_parameter_answers_t
     assert names(model, select) == tuple(expected)
 
 
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.Linear(2, 2, bias=False)
+        self.mlp = nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 2, bias=False))
+        self.mlp_norm = nn.LayerNorm(2)
+
+
+def deep() -> nn.Module:
+    """Twelve blocks, so that names with one digit and with two lie side by side."""
+    return nn.ModuleDict(
+        {"blocks": nn.ModuleList(Block() for _ in range(12)), "mlp": nn.Linear(2, 2), "head": nn.Linear(2, 1)}
+    )
+
+
+MLP = ("mlp.0.weight", "mlp.0.bias", "mlp.2.weight")
+EVERY_MLP = [f"blocks.{number}.{name}" for number in range(12) for name in MLP]
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [
+        ("blocks.*.mlp", EVERY_MLP),
+        ("blocks.?.mlp", EVERY_MLP[:30]),
+        ("blocks.1?.mlp", EVERY_MLP[30:]),
+        ("blocks.[02].mlp.[!0]", ["blocks.0.mlp.2.weight", "blocks.2.mlp.2.weight"]),
+        ("blocks.1.mlp", EVERY_MLP[3:6]),
+        ("blocks.1*.mlp", EVERY_MLP[3:6] + EVERY_MLP[30:]),
+        ("*.mlp", EVERY_MLP),
+        ("mlp", ["mlp.weight", "mlp.bias"]),
+        ("*mlp", [*EVERY_MLP, "mlp.weight", "mlp.bias"]),
+        ("*.mlp_norm", [f"blocks.{n}.mlp_norm.{name}" for n in range(12) for name in ("weight", "bias")]),
+        ("blocks.3.*", [f"blocks.3.{name}" for name, _ in Block().named_parameters()]),
+        ("blocks.3", [f"blocks.3.{name}" for name, _ in Block().named_parameters()]),
+        (["blocks.7.mlp", "blocks.7.mlp.0"], EVERY_MLP[21:24]),
+        (["blocks.*.mlp.0", "*.mlp", "head.bias"], [*EVERY_MLP, "head.bias"]),
+        ("*", [name for name, _ in deep().named_parameters()]),
+        ("*.1.mlp.0.weight", ["blocks.1.mlp.0.weight"]),
+    ],
+)
+def test_a_glob_means_everything_below_the_modules_that_it_matches(select: object, expected: list[str]) -> None:
+    assert names(deep(), select) == tuple(expected)
+
+
+def test_what_a_glob_means_is_excluded_with_everything_below() -> None:
+    rest = names(deep(), exclude="blocks.*.mlp")
+    assert set(rest) == {name for name, _ in deep().named_parameters()} - set(EVERY_MLP)
+
+
+def test_a_glob_that_matches_a_container_and_its_child_means_each_parameter_once() -> None:
+    model = nn.ModuleDict({"mlp": nn.ModuleDict({"mlp": nn.Linear(2, 2), "norm": nn.LayerNorm(2)})})
+    assert names(model, "*mlp") == names(model) == names(model, "mlp*")
+    assert names(model, "*.mlp") == names(model, "mlp.mlp") == ("mlp.mlp.weight", "mlp.mlp.bias")
+
+
+def test_the_weights_under_a_parametrization_are_below_the_name_of_the_weight() -> None:
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+    expected = tuple(name for name, _ in layer.named_parameters() if name != "bias")
+    assert names(layer, "*.weight") == expected and len(expected) == 2
+
+
+@pytest.mark.parametrize("kind", [tl.optim.KFAC, tl.optim.EKFAC, tl.optim.Diagonal], ids=["kfac", "ekfac", "diagonal"])
+def test_optimizers_take_globs(kind: type) -> None:
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = x + block.mlp(block.mlp_norm(block.attention(x)))
+            return x
+
+    model = Deep()
+    assert kind(model, layers="blocks.*.mlp").layout.names == tuple(EVERY_MLP[:6])
+    with pytest.raises(InputError, match="near names are blocks.0.mlp"):
+        kind(model, layers="blocks.0.mpl")
+
+
+def test_mixed_choices_mean_everything_below_a_name() -> None:
+    model, x = nn.Sequential(nn.Sequential(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 2)), torch.randn(5, 3)
+    mixed = tl.FIM(model, x, tl.PMatMixed.of({"0": tl.PMatDiag, "*": tl.PMatKFAC}))
+    expected = tl.FIM(model, x, tl.PMatDiag, layers=model[0])
+    assert torch.allclose(mixed.to_dense()[: expected.shape[0], : expected.shape[0]], expected.to_dense())
+
+
 def test_a_name_is_no_prefix_of_other_names() -> None:
     model = nn.ModuleDict({"a": nn.Linear(2, 2), "ab": nn.Linear(2, 2)})
     assert names(model, "a") == ("a.weight", "a.bias")
@@ -91,8 +178,19 @@ def test_exclusion_takes_away_what_a_selector_means(model: Model) -> None:
     ("select", "message"),
     [
         ("decoder", "No trainable parameter matches 'decoder'"),
-        ("norm.bias", "No trainable parameter matches"),
+        ("norm.bias", r"No trainable parameter matches 'norm.bias' \(norm.bias has requires_grad=False\)"),
+        ("encoder.1", r"'encoder.1' \(the modules of this name have no parameters\); trainable are: scale"),
+        ("encodr.0", r"'encodr.0' \(near names are encoder.0,"),
+        ("encoder.*.weigth", r"'encoder.\*.weigth' \(near names are encoder.[02].weight,"),
+        ("encoder..0", "near names are encoder.0"),
+        ("Encoder", "near names are encoder"),
+        ("zzz", "no name is near"),
+        ("", "no name is near"),
+        ("scale.", "near names are scale"),
+        (["encoder", "encodr"], "'encodr'"),
         (nn.Linear(3, 4), "not part of the model"),
+        (nn.Parameter(torch.zeros(3, 4)), r"parameter of shape \(3, 4\) is not part of the model"),
+        (["scale", nn.Parameter(torch.zeros(()))], "is not part of the model"),
         (lambda name, parameter: False, "leaves no trainable parameter"),
         ([], "leaves no trainable parameter"),
         (3, "Cannot select parameters by a int"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property, reduce
 from itertools import pairwise
@@ -52,31 +53,27 @@ class LayerCollection:
     def from_model(cls, model: nn.Module, select: Any = None, *, exclude: Any = None) -> LayerCollection:
         """The trainable parameters of a model, or some of them.
 
-        `select` and `exclude` are a module or parameter of the model, a name or glob ("encoder.*", "*.bias"; a tied
+        `select` and `exclude` are a module or parameter of the model, a name or glob ("blocks.*.mlp", "*.bias"; a tied
         parameter answers to all its names), a predicate of (name, parameter), a LayerCollection, or an iterable of these.
-        A module or a name stands for everything below it.
+        A module, a name or a glob stands for everything below what it means.
         """
         refuse_sharded(model)
-        modules = {id(module): name for name, module in model.named_modules(remove_duplicate=False)}
         for name, parameter in model.named_parameters():
             if isinstance(parameter, nn.parameter.UninitializedParameter):
                 raise InputError(f"Parameter {name!r} has no shape yet: run the model once on a batch first.")
-        ranked = enumerate(model.named_parameters())
-        specs = [(ParameterSpec(n, tuple(p.shape), rank), p) for rank, (n, p) in ranked if p.requires_grad]
-        aliases: dict[int, list[str]] = {}
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            aliases.setdefault(id(parameter), []).append(name)
-        if not specs:
+        trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        if not trainable:
             raise InputError("The model has no trainable parameter (all have requires_grad=False or there is none).")
-        if select is not None:
-            chosen = _matching(specs, select, modules, aliases)
-        else:
-            chosen = {spec.name for spec, _ in specs}
+        choice = _Choice.of(model, trainable)
+        chosen = set(trainable) if select is None else choice.meant(select)
         if exclude is not None:
-            chosen = chosen - _matching(specs, exclude, modules, aliases)
+            chosen = chosen - choice.meant(exclude)
         if not chosen:
-            raise InputError(f"The selection {select!r} leaves no trainable parameter; trainable are: {_names(specs)}.")
-        return cls(spec for spec, _ in specs if spec.name in chosen)
+            raise InputError(
+                f"The selection {select!r} leaves no trainable parameter; trainable are: {_listed(trainable)}."
+            )
+        ranked = enumerate(model.named_parameters())
+        return cls(ParameterSpec(name, tuple(p.shape), rank) for rank, (name, p) in ranked if name in chosen)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -183,43 +180,80 @@ def common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
     return reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
 
 
-def _names(specs: list[tuple[ParameterSpec, nn.Parameter]]) -> str:
-    return ", ".join(spec.name for spec, _ in specs[:12]) + (", ..." if len(specs) > 12 else "")
+@dataclass(frozen=True)
+class _Choice:
+    """What selectors of one model can mean: its trainable parameters, and all names of every parameter, tied or not."""
+
+    model: nn.Module
+    trainable: dict[str, nn.Parameter]
+    aliases: dict[int, list[str]]
+
+    @classmethod
+    def of(cls, model: nn.Module, trainable: dict[str, nn.Parameter]) -> _Choice:
+        aliases: dict[int, list[str]] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            aliases.setdefault(id(parameter), []).append(name)
+        return cls(model, trainable, aliases)
+
+    def meant(self, select: Any) -> set[str]:
+        """Names of the trainable parameters that a selector means; a name, module or parameter must mean at least one."""
+        if isinstance(select, LayerCollection):
+            return self._known(select) & set(self.trainable)
+        if isinstance(select, nn.Parameter | nn.Module):
+            return self._owned(select)
+        if isinstance(select, str):
+            return self._named(select)
+        if callable(select):
+            return {name for name, parameter in self.trainable.items() if select(name, parameter)}
+        if isinstance(select, Iterable) and not isinstance(select, Tensor):
+            return set().union(*(self.meant(one) for one in select))
+        raise InputError(
+            f"Cannot select parameters by a {type(select).__name__}: give a module, name, glob or predicate."
+        )
+
+    def _known(self, select: LayerCollection) -> set[str]:
+        known = {name for names in self.aliases.values() for name in names}
+        if foreign := [name for name in select.names if name not in known]:
+            raise InputError(f"{select!r} belongs to another model: {', '.join(foreign)} is not here.")
+        return set(select.names)
+
+    def _owned(self, select: nn.Parameter | nn.Module) -> set[str]:
+        if isinstance(select, nn.Module):
+            if not any(module is select for module in self.model.modules()):
+                raise InputError(f"The selected module {type(select).__name__} is not part of the model.")
+            owned = {id(parameter) for parameter in select.parameters()}
+        elif id(select) in self.aliases:
+            owned = {id(select)}
+        else:
+            raise InputError(f"The selected parameter of shape {tuple(select.shape)} is not part of the model.")
+        return {name for name, parameter in self.trainable.items() if id(parameter) in owned}
+
+    def _named(self, select: str) -> set[str]:
+        def matches(parameter: nn.Parameter) -> bool:
+            return any(covers(select, name) for name in self.aliases[id(parameter)])
+
+        found = {name for name, parameter in self.trainable.items() if matches(parameter)}
+        if found:
+            return found
+        below = {name for name, _ in self.model.named_modules(remove_duplicate=False) if name}
+        near = get_close_matches(select, sorted(below.union(*self.aliases.values())))
+        if frozen := [name for name, parameter in self.model.named_parameters() if matches(parameter)]:
+            reason = f"{_listed(frozen)} has requires_grad=False"
+        elif any(fnmatchcase(name, select) for name in below):
+            reason = "the modules of this name have no parameters"
+        else:
+            reason = f"near names are {_listed(near)}" if near else "no name is near"
+        raise InputError(
+            f"No trainable parameter matches {select!r} ({reason}); trainable are: {_listed(self.trainable)}."
+        )
 
 
-Aliases = dict[int, list[str]]
-"""All names of each parameter by `id`: a tied one has several."""
+def covers(pattern: str, name: str) -> bool:
+    """Whether a name or glob means a parameter or a module that it is below. A star stands for dots too."""
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[:depth]), pattern) for depth in range(1, len(parts) + 1))
 
 
-def _matching(
-    specs: list[tuple[ParameterSpec, nn.Parameter]], select: Any, modules: dict[int, str], aliases: Aliases
-) -> set[str]:
-    """Names of the parameters that a selector means; every selector must mean at least one."""
-    if isinstance(select, LayerCollection):
-        known = {name for names in aliases.values() for name in names}
-        if not known.issuperset(select.names):
-            raise InputError(
-                f"{select!r} belongs to another model: {', '.join(set(select.names) - known)} is not here."
-            )
-        return set(select.names) & {spec.name for spec, _ in specs}
-    if isinstance(select, nn.Parameter):
-        return {spec.name for spec, parameter in specs if parameter is select}
-    if isinstance(select, nn.Module):
-        if id(select) not in modules:
-            raise InputError(f"The selected module {type(select).__name__} is not part of the model.")
-        owned = {id(parameter) for parameter in select.parameters()}
-        return {spec.name for spec, parameter in specs if id(parameter) in owned}
-    if isinstance(select, str):
-        found = {s.name for s, p in specs if any(_is_meant(name, select) for name in aliases[id(p)])}
-        if not found:
-            raise InputError(f"No trainable parameter matches {select!r}; trainable are: {_names(specs)}.")
-        return found
-    if callable(select):
-        return {spec.name for spec, parameter in specs if select(spec.name, parameter)}
-    if isinstance(select, Iterable) and not isinstance(select, Tensor):
-        return set().union(*(_matching(specs, one, modules, aliases) for one in select))
-    raise InputError(f"Cannot select parameters by a {type(select).__name__}: give a module, name, glob or predicate.")
-
-
-def _is_meant(name: str, select: str) -> bool:
-    return fnmatchcase(name, select) or name.startswith(select + ".")
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

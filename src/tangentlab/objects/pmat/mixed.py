@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 from tangentlab.engine.groups import Group
-from tangentlab.engine.layout import LayerCollection
+from tangentlab.engine.layout import LayerCollection, covers
 from tangentlab.engine.rows import Rows
 from tangentlab.errors import InputError, StructureError
 from tangentlab.layers import OuterSum
@@ -45,7 +44,7 @@ class PMatMixed(BlockwisePMat):
 
     @classmethod
     def of(cls, choice: Mapping[str, type[PMat]], sharing: str = "expand", sua: bool | str = False) -> Representation:
-        """Chosen by glob on the parameter or module name."""
+        """Chosen by the name of a parameter or module or a glob; the first that covers a parameter decides."""
         return cls.with_options(choice=dict(choice), sharing=sharing, sua=sua)
 
     @staticmethod
@@ -109,7 +108,7 @@ def _corrects(names: Names, options: dict[str, Any]) -> bool:
 
 def _chosen(group: Group, choice: Mapping[str, type[PMat]]) -> type[PMat]:
     for pattern, kind in choice.items():
-        if fnmatchcase(group.name, pattern) or any(fnmatchcase(name, pattern) for name in group.names):
+        if any(covers(pattern, name) for name in group.names):
             return kind
     raise InputError(f"No pattern of PMatMixed.of(...) matches {', '.join(group.names)}; end the choice with '*'.")
 
