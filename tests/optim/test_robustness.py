@@ -254,3 +254,96 @@ def test_a_loss_without_a_gradient_in_any_layer_leaves_everything_as_it_is(varia
         backward(model, *data(12, 4, seed=step))
         optimizer.step()
     assert not model.fc.weight.grad.any() and model.shift.detach().abs().min() > 0
+
+
+# ---------------------------------------------------------------- gradients that are missing, empty or sparse
+
+
+class Experts(nn.Module):
+    """Tokens go to the expert that their first entry names; the last one gets none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.experts = nn.ModuleList(nn.Linear(4, 3) for _ in range(3)).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = x.new_zeros(len(x), 3)
+        for index, expert in enumerate(self.experts):
+            rows = (((x[:, 0] > 0) == index) & (index < 2)).nonzero()[:, 0]
+            out = out.index_add(0, rows, expert(x[rows]))
+        return out
+
+
+@pytest.mark.parametrize("variant", PRECONDITIONERS)
+def test_an_expert_without_tokens_keeps_its_weights(variant: str) -> None:
+    model, (x, y) = Experts(), data(9, 4)
+    before = [p.detach().clone() for p in model.experts[2].parameters()]
+    optimizer = NaturalSGD(model, lr=0.1, preconditioner=variant)
+    for _ in range(3):
+        backward(model, x, y)
+        optimizer.step()
+    assert all(bool(torch.isfinite(p).all()) for p in model.parameters())
+    assert all(torch.equal(p, old) for p, old in zip(model.experts[2].parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("positions", [1, 2, 5])
+def test_positions_that_count_as_examples_leave_the_damping_of_a_full_block(positions: int) -> None:
+    model = nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 3).double(), nn.Unflatten(0, (6, positions)))
+    x, damping = data(6, positions, 4)[0], 0.3
+    precond = BlockDiagonal(model, damping=damping)
+    model(x).square().sum((1, 2)).mean().backward()
+    inputs, out = x.flatten(0, 1), model(x).detach().flatten(0, 1)
+    rows = torch.cat([torch.einsum("no,ni->noi", 2 * out, inputs).flatten(1), 2 * out], 1)
+    moment = rows.T @ rows / 6 + damping * torch.eye(rows.shape[1], dtype=torch.float64)
+    precond.step()
+    assert flat_gradient(model) == pytest.approx(torch.linalg.solve(moment, rows.sum(0) / 6).numpy())
+
+
+@pytest.mark.parametrize("variant", PRECONDITIONERS)
+def test_a_weight_whose_bias_has_no_gradient_is_treated_alone(variant: str) -> None:
+    model, (x, y) = tiny_mlp(), data(12, 4)
+    precond = make_preconditioner(
+        variant, model, damping=1e6, **({"damping_form": "plain"} if "kfac" in variant else {})
+    )
+    backward(model, x, y)
+    before = model[0].weight.grad.clone()
+    model[0].bias.grad = None
+    precond.step()
+    assert model[0].bias.grad is None
+    torch.testing.assert_close(model[0].weight.grad * 1e6, before, rtol=1e-4, atol=1e-6)
+
+
+def test_layers_that_are_passed_on_are_not_missed_by_those_that_rest() -> None:
+    class Resting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.rest, self.fc = nn.Linear(4, 4).double(), nn.Linear(4, 3).double()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.rest(x).detach()
+            return self.fc(x) + F.linear(x, self.fc.weight)
+
+    model, (x, y) = Resting(), data(12, 4)
+    precond = EKFAC(model)
+    for _ in range(3):
+        backward(model, x, y)
+        precond.step()
+    assert {group.name for group in precond.groups} == {"rest"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", [{"momentum": 0.9}, {"weight_decay": 0.1}, {"momentum": 0.5, "nesterov": True}])
+def test_sparse_gradients_are_updates_like_any_other(dtype: torch.dtype, options: dict) -> None:
+    weights = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(7, 4, sparse=sparse), nn.Linear(4, 3)).to(dtype)
+        optimizer = NaturalSGD(model, lr=0.1, preconditioner="diagonal", layers="1", **options)
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.tensor([step, 1, 1])).square().sum(1).mean().backward()
+            optimizer.step()
+        weights.append(model[0].weight.detach())
+    torch.testing.assert_close(*weights, rtol=1e-2, atol=1e-2)

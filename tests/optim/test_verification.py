@@ -203,6 +203,78 @@ def test_a_head_behind_the_derivatives_is_preconditioned() -> None:
     assert treated_after(model, EKFAC, lambda: F.cross_entropy(model(x), y)) == {"1"}
 
 
+class InnerStep(nn.Module):
+    """A descent step of the input inside the forward, so that a layer is used in a derivative of its own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc = nn.Linear(width, width).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        shift = x.detach().clone().requires_grad_()
+        energy = (self.fc(shift) - x).square().sum()
+        return self.fc(shift - 0.1 * torch.autograd.grad(energy, shift, create_graph=True)[0])
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize("name", MEASURING)
+def test_a_layer_in_a_derivative_of_its_own_is_left_alone(name: str, width: int) -> None:
+    model, x = nn.Sequential(InnerStep(width), nn.Linear(width, 3).double()), data(12, width)[0]
+    assert treated_after(model, PRECONDITIONERS[name], lambda: model(x).square().mean(), steps=2) == {"1"}
+
+
+TRANSFORMS = {
+    "grad": lambda f, x: torch.func.grad(lambda z: f(z).sum())(x),
+    "vjp": lambda f, x: torch.func.vjp(f, x)[1](torch.ones_like(x))[0],
+    "jvp": lambda f, x: torch.func.jvp(f, (x,), (torch.ones_like(x),))[1],
+    "vmap": lambda f, x: torch.func.vmap(f)(x),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("name", MEASURING)
+def test_a_layer_inside_a_transform_of_torch_func_is_left_alone(name: str, transform: str) -> None:
+    class Transformed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.fc, self.head = nn.Linear(4, 4).double(), nn.Linear(4, 3).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(TRANSFORMS[transform](lambda z: self.fc(z).tanh(), x))
+
+    model, (x, y) = Transformed(), data(12, 4)
+    assert treated_after(model, PRECONDITIONERS[name], lambda: F.cross_entropy(model(x), y), steps=2) == {"head"}
+
+
+class Functional(nn.Module):
+    """Every weight is used as a number, no module is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc = nn.Linear(4, 3).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.fc.weight, self.fc.bias)
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_a_model_none_of_whose_modules_is_called_keeps_its_gradients(name: str) -> None:
+    model, (x, y) = Functional(), data(12, 4)
+    assert treated_after(model, PRECONDITIONERS[name], lambda: F.cross_entropy(model(x), y), steps=3) == set()
+
+
+def test_running_squares_need_no_call_of_a_module() -> None:
+    model, (x, y) = Functional(), data(12, 4)
+    precond = make_preconditioner("diagonal-ra", model, damping=1e10)
+    F.cross_entropy(model(x), y).backward()
+    before = flat_gradient(model)
+    precond.step()
+    assert flat_gradient(model) * 1e10 == pytest.approx(before)
+
+
 # ---------------------------------------------------------------- what may be done to gradients
 
 
@@ -256,6 +328,34 @@ class Inside(nn.Module):
 def test_a_penalty_inside_the_forward_is_a_use_of_the_weight(how: str) -> None:
     model, (x, y) = Inside(how), data(12, 4)
     assert treated_after(model, KFAC, lambda: F.cross_entropy(model(x), y)) == {"head"}
+
+
+@pytest.mark.parametrize("penalty", [l2, l1])
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_penalties_on_weights_of_one_or_two_numbers_hide_nothing(width: int, penalty) -> None:
+    """Two coefficients explain any gradient of two entries: what comes through the outputs is told apart exactly."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Linear(width, width, dtype=torch.float64) for _ in range(3)), nn.Linear(width, 3).double()
+    )
+    for module, factor in ((model[0], 0.5), (model[2], 1.01)):
+        module.register_forward_hook(
+            lambda *call, factor=factor: call[2].register_hook(lambda grad: factor * grad) and None
+        )
+    x, y = data(12, width)
+    assert treated_after(model, KFAC, lambda: F.cross_entropy(model(x), y) + penalty(model)) == {"1", "3"}
+
+
+def test_a_weight_used_outside_of_the_model_is_another_use() -> None:
+    model, (x, y) = tiny_mlp(), data(12, 4)
+    loss = lambda: F.cross_entropy(model(x), y) + F.linear(x, model[0].weight).square().mean()  # noqa: E731
+    assert treated_after(model, KFAC, loss) == {"2"}
+
+
+def test_a_parameter_with_a_hook_is_not_told_apart_from_a_penalty() -> None:
+    model, (x, y) = tiny_mlp(), data(12, 4)
+    model[0].bias.register_hook(lambda grad: grad + 0.1 * model[0].bias.detach())
+    assert treated_after(model, KFAC, lambda: F.cross_entropy(model(x), y)) == {"2"}
 
 
 def test_a_penalty_is_told_apart_only_where_the_model_itself_is_called() -> None:
@@ -455,7 +555,7 @@ def test_a_layer_that_fails_in_one_process_fails_in_all(failed: float, done: boo
     verification = Verification()
     grads = [torch.ones_like(p) for p in model[0].parameters()]
     verification._rebuilt[group] = module_under_test.Rebuilt(torch.ones(15, dtype=torch.float64), 1.0, torch.float64)
-    parts = {group: [module_under_test.Brought(p, grad, False) for p, grad in zip(model[0].parameters(), grads)]}
+    parts = {group: [module_under_test.Brought(p, grad, None) for p, grad in zip(model[0].parameters(), grads)]}
     reasons = verification.verdicts(0, parts, Pretend([failed], [0.0]))
     assert (group in verification.done) == done and (group in reasons) != done
     if not done:

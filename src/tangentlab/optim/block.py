@@ -167,8 +167,11 @@ class Block:
             examples: N over all processes.
             rows: N T, likewise; 1/(N T) is 1/N for the mean over positions of "reduce".
             decay: weight of the old ones.
+
+        A full block is B alone, 1/N sum g g^T, beside a 1.
         """
-        by = {"left": (rows, examples), "right": (examples, rows)}[self.gradients]
+        left_first = self.gradients == "left" and not self.options.rowwise
+        by = (rows, examples) if left_first else (examples, rows)
         self.left.absorb(self._sum("left") / by[0], decay, rows)
         self.right.absorb(self._sum("right") / by[1], decay, rows)
         if isinstance(self.right, ChannelSide):

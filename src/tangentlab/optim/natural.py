@@ -137,6 +137,8 @@ class NaturalSGD(torch.optim.Optimizer):
             if not params:
                 continue
             updates: list[Tensor] = [p.grad for p in params]  # type: ignore[misc]
+            if group["weight_decay"] or group["momentum"]:  # which reach rows that a sparse gradient does not name
+                updates = [update.to_dense() for update in updates]
             if group["weight_decay"]:
                 updates = list(torch._foreach_add(updates, params, alpha=group["weight_decay"]))
             if group["momentum"]:

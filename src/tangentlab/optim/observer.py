@@ -5,12 +5,11 @@ follows gives the tensor a new history and leaves this hook with the old one, wh
 counts when its gradient arrives in a backward pass that also reaches the parameter (`loss.backward()`); gradients that
 somebody takes with `torch.autograd.grad`, or a forward that is never backpropagated, are not statistics of the training.
 Nor are passes whose gradients were cleared before the step. Activation checkpointing runs a forward twice, and only the one
-that is backpropagated counts. A hook on the node that accumulates into `parameter.grad` sees what all uses together bring.
+that is backpropagated counts. What happens inside transforms of torch.func is not seen.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,11 +21,9 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from tangentlab.engine.capture import history_keeper
 from tangentlab.engine.groups import Group, Site
-from tangentlab.optim.consumers import consumers
+from tangentlab.optim.leaves import Leaves, will_accumulate
 from tangentlab.optim.sums import Use, use_of
 from tangentlab.optim.watch import LoopWatch
-
-_will_execute: Callable[[Any], bool] = getattr(torch._C, "_will_engine_execute_node", lambda node: True)
 
 
 @dataclass
@@ -38,14 +35,12 @@ class Pass:
         calls: of its modules, while it runs.
         number: of the pass, in the step.
         training: whether the model was in train mode.
-        counts: calls by parameter, where they are verified.
     """
 
     examples: int
     calls: list[SeenCall] = field(default_factory=list)
     number: int = 0
     training: bool = True
-    counts: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -76,20 +71,6 @@ class Seen:
     examples: int
     calls: dict[Group, list[SeenCall]]
     modes: set[bool]
-
-
-@dataclass
-class Leaf:
-    """A parameter, the node that accumulates its gradient, and the sum of what came there.
-
-    `alone` tells whether the model's outputs used it in the calls of its modules and nowhere else; None if nothing can tell.
-    """
-
-    parameter: nn.Parameter
-    node: Any
-    handle: Any = None
-    brought: Tensor | None = None
-    alone: bool | None = None
 
 
 class Observer:
@@ -125,18 +106,18 @@ class Observer:
     ) -> None:
         self.model, self.axis, self.wants, self.keeps_loss = model, example_axis, wants, keeps_loss
         self.verifies, self.before_pass, self.after_pass, self.cleared = verifies, before_pass, after_pass, cleared
-        self.parameters, self.watch = parameters, watch
+        self.groups, self.parameters, self.watch = groups, parameters, watch
         self.sites: dict[int, list[tuple[Group, Site]]] = {}
         for group in groups:
             for site in group.sites:
                 self.sites.setdefault(id(site.module), []).append((group, site))
         self.looks = 0
         self.interrupted = False  # by a pause, since the last step
-        self.leaves: dict[str, Leaf] = {}
+        self.leaves = Leaves(parameters, lambda: self.attached and self.verifies(), self._enter_backward)
         self._current: Pass | None = None
         self._arrived: list[tuple[Group, SeenCall]] = []
-        self._reached: set[Group] = set()  # groups with gradients since the last step
-        self._touched = self._in_backward = False
+        self.reached: set[Group] = set()  # groups with gradients since the last step
+        self._in_backward = False
         self._handles: list[Any] = []
         self.attach()
 
@@ -153,20 +134,13 @@ class Observer:
     def detach(self) -> None:
         """Take the hooks off for good."""
         self._take_off()
-        for leaf in self.leaves.values():
-            leaf.handle.remove()
-        self.leaves.clear()
+        self.leaves.detach()
 
     def _take_off(self) -> None:
         """The hooks on modules."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-
-    @property
-    def reached(self) -> bool:
-        """Whether gradients have come since the last step."""
-        return bool(self._reached)
 
     @property
     def attached(self) -> bool:
@@ -191,9 +165,10 @@ class Observer:
             self.watch.forward_begins()
 
     def _start(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if module is not self.model or not torch.is_grad_enabled():  # copies of a model carry its hooks
+        if module is not self.model or not _recording():  # copies of a model carry its hooks
             return
         self._begin()
+        self.leaves.follow(name for group in self.groups for name in group.names)
         if self._arrived:
             self.before_pass()
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
@@ -201,14 +176,10 @@ class Observer:
         self._current = Pass(sizes[0] if sizes else 0, number=self.looks, training=module.training)
 
     def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if module is not self.model or self._current is None or not torch.is_grad_enabled():
+        if module is not self.model or self._current is None or not _recording():
             return
-        counts = self._current.counts
-        if counts and self.verifies():
-            found = consumers(output)
-            for name, leaf in self.leaves.items():
-                same = found is not None and found[id(leaf.parameter)] == counts[name]
-                leaf.alone = same and leaf.alone is not False
+        if self.verifies():
+            self.leaves.trace(output)
         if self.after_pass is not None:
             self.after_pass(self._current, output)
             self._current.calls.clear()
@@ -220,7 +191,7 @@ class Observer:
         locals_ = [site.local[0] for _, site in found]
 
         def record(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            if called is not module or not isinstance(output, Tensor) or not output.requires_grad:
+            if called is not module or not isinstance(output, Tensor) or not output.requires_grad or not _recording():
                 return
             if any(module._parameters.get(name) is not p for name, p in zip(locals_, owned, strict=True)):
                 return  # torch.func has put other tensors in the parameters' place
@@ -238,38 +209,19 @@ class Observer:
                     self._current.calls.append(call)
                 if parameter.requires_grad:
                     written.register_hook(self._receiver(group, call, parameter))
-                for name in group.names if wanted and self.verifies() else ():
-                    self._follow(name)
-                    self._current.counts[name] += 1
+                if wanted and self.verifies():
+                    self.leaves.follow(group.names)  # of a module that is called alone
 
         return record
-
-    def _follow(self, name: str) -> None:
-        """Note from now on what the backward passes bring to a parameter."""
-        parameter = self.parameters[name]
-        node = get_gradient_edge(parameter).node if parameter.requires_grad else None
-        known = self.leaves.get(name)
-        if node is None or (known is not None and known.node is node):
-            return
-        leaf = Leaf(parameter, node)
-
-        def arrives(grads: Sequence[Tensor | None]) -> None:
-            grad, self._touched = grads[0], True
-            if grad is not None and self.attached and self.verifies():
-                own = grad.detach()  # torch may make it the gradient itself, and write to it
-                leaf.brought = own.clone() if leaf.brought is None else leaf.brought + own
-
-        leaf.handle = node.register_prehook(arrives)
-        self.leaves[name] = leaf
 
     def _receiver(self, group: Group, call: SeenCall, parameter: nn.Parameter) -> Callable[[Tensor], None]:
         node = get_gradient_edge(parameter).node
 
         def receive(grad: Tensor) -> None:
-            if not _counts(node):
+            if not will_accumulate(node):
                 return
             self._enter_backward()
-            self._reached.add(group)
+            self.reached.add(group)
             if call.inputs is not None and self.keeps_loss():
                 own = grad.detach().reshape(call.output_shape)
                 call.grads = own if call.grads is None else call.grads + own
@@ -286,7 +238,7 @@ class Observer:
         self._in_backward = True
         torch.autograd.Variable._execution_engine.queue_callback(self._leave_backward)
         self.watch.gradient_arrives()
-        reached = [self.parameters[name].grad for group in self._reached for name in group.names]
+        reached = [self.parameters[name].grad for group in self.reached for name in group.names]
         if reached and not any(grad is not None and bool(grad.any()) for grad in reached):
             self.forget()
             self.cleared()
@@ -298,10 +250,17 @@ class Observer:
         """Drop what has been backpropagated since the last step."""
         for _, call in self._arrived:
             call.arrived, call.grads = False, None
-        for leaf in self.leaves.values():
-            leaf.brought = leaf.alone = None
-        self._arrived, self._touched, self.interrupted = [], False, False
-        self._reached.clear()
+        self.leaves.forget()
+        self._arrived, self.interrupted = [], False
+        self.reached.clear()
+
+    def misses(self, groups: Sequence[Group]) -> bool:
+        """Whether gradients that backward brought to these groups are gone."""
+        names = [name for group in groups if group in self.reached for name in group.names]
+        grads = [grad for name in names if (grad := self.parameters[name].grad) is not None]
+        if self.leaves.brought_to(names):
+            grads = [grad for grad in grads if bool(grad.any())]
+        return bool(names) and not grads
 
     def take(self) -> Seen:
         """What has been backpropagated, once."""
@@ -311,9 +270,9 @@ class Observer:
         for group, call in arrived:
             calls.setdefault(group, []).append(call)
         examples = max((call.origin.examples for _, call in arrived), default=0)
-        if not arrived and self._touched and self._current is not None:
+        if not arrived and self.leaves.touched and self._current is not None:
             examples = self._current.examples  # gradients that came through no output of a module
-        self._touched = False
+        self.leaves.touched = False
         return Seen(examples, calls, {call.origin.training for _, call in arrived})
 
     def uses(self, calls: Sequence[SeenCall], examples: int, dtype: torch.dtype, drawn: bool) -> list[Use]:
@@ -321,14 +280,11 @@ class Observer:
         result = []
         for call in calls:
             grads = call.drawn if drawn else None if call.grads is None else call.grads[None]
-            if call.inputs is not None and grads is not None:
+            if call.inputs is not None and grads is not None and grads.numel():  # an expert may get no tokens
                 result.append(use_of(call.site, call.inputs, grads, examples, self.axis, dtype))
         return result
 
 
-def _counts(node: Any) -> bool:
-    """Whether the backward pass that is running will reach this leaf's gradient."""
-    try:
-        return _will_execute(node)
-    except RuntimeError:  # torch.autograd.grad with this leaf among its inputs
-        return False
+def _recording() -> bool:
+    """Whether a graph for backward passes is made, and no transform of torch.func is at work."""
+    return torch.is_grad_enabled() and torch._C._functorch.peek_interpreter_stack() is None

@@ -197,9 +197,9 @@ class Preconditioner(NamedOptions, Method):
         if examples < 1:
             raise ModelError(NOTHING_SEEN if self.observer.attached else HOOKS_OFF)
         self.watch.step_begins(training=self._modes != {False})
-        gradients = self._gradients()
-        self._refuse_cleared(gradients)
-        if not self._all_finite(gradients):
+        if self.observer.misses(self.groups):
+            raise ModelError(CLEARED)
+        if not self._all_finite(self._gradients()):
             return False
         if self._verifies:
             brought, interrupted = brought_to(self.groups, self.observer), self.observer.interrupted
@@ -215,17 +215,14 @@ class Preconditioner(NamedOptions, Method):
         self.watch.step_ends()
         return True
 
-    def _refuse_cleared(self, gradients: Gradients) -> None:
-        """Gradients that backward brought and that are gone."""
-        brought = any(leaf.brought is not None and bool(leaf.brought.any()) for leaf in self.observer.leaves.values())
-        left = any(bool(grad.any()) for grads in gradients.values() for grad in grads) if brought else bool(gradients)
-        if self.groups and self.observer.reached and not left:
-            raise ModelError(CLEARED)
-
     def _gradients(self) -> Gradients:
-        """Of the groups that are treated and have them."""
-        found = {group: [self.parameters[name].grad for name in group.names] for group in self.groups}
-        return {g: grads for g, grads in found.items() if all(x is not None for x in grads)}  # type: ignore[misc]
+        """Of the groups that are treated and have them; zeros where a weight has one and its bias has not."""
+        found = {}
+        for group in self.groups:
+            own = [self.parameters[name] for name in group.names]
+            if any(p.grad is not None for p in own):
+                found[group] = [torch.zeros_like(p) if p.grad is None else p.grad for p in own]
+        return found
 
     def _all_finite(self, gradients: Gradients) -> bool:
         flat = [grad for grads in gradients.values() for grad in grads]

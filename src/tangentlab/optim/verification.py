@@ -32,19 +32,26 @@ OTHER_USE = (
 
 @dataclass(frozen=True)
 class Brought:
-    """A parameter, the sum of what backward brought to it, and whether its layers are all that the outputs use it for."""
+    """A parameter, the sum of what backward brought to it, and how much of it through the model's outputs, where known."""
 
     parameter: Tensor
     gradient: Tensor | None
-    alone: bool
+    through: Tensor | None
 
 
 def brought_to(groups: Sequence[Group], observer: Observer) -> dict[Group, list[Brought]]:
-    """What backward brought to every parameter; of modules that were not called, the gradient that is there."""
+    """What backward brought to every parameter; to those that were not followed, the gradient that is there.
+
+    Hooks on a parameter stand between the model's outputs and its gradient: then nothing can be told apart.
+    """
     found = {}
     for name, p in observer.parameters.items():
-        leaf = observer.leaves.get(name)
-        found[name] = Brought(p, p.grad, False) if leaf is None else Brought(p, leaf.brought, bool(leaf.alone))
+        leaf = observer.leaves.found.get(name)
+        if leaf is None:
+            found[name] = Brought(p, p.grad, None)
+            continue
+        through = torch.zeros_like(p) if leaf.through is None else leaf.through
+        found[name] = Brought(p, leaf.brought, through if leaf.traced and not p._backward_hooks else None)
     return {group: [found[name] for name in group.names] for group in groups}
 
 
@@ -64,8 +71,8 @@ class Verification:
     afterwards (clipping, averaging over processes). What the calls of its module do not explain comes from elsewhere:
     functional uses, the output projection of MultiheadAttention, compiled forwards, derivatives taken inside the forward,
     hooks, function modes and patched functions. A penalty on the weight, added to the loss outside of the model, is no use of
-    the layer: a multiple of w (L2) or of sign w (L1) may be left over. Cost: one gradient and a walk through the graph, at
-    steps 0, 1, 2, 4, 8, ... and once in every 50 steps.
+    the layer: a multiple of w (L2) or of sign w (L1) may come beside what comes through the model's outputs. Cost: one
+    gradient and a walk through the graph, at steps 0, 1, 2, 4, 8, ... and once in every 50 steps.
     """
 
     def __init__(self) -> None:
@@ -129,25 +136,31 @@ class Verification:
         rebuilt = self._rebuilt.get(group)
         if group in self._partly or (rebuilt is None and all(part.gradient is None for part in parts)):
             return None
-        grads = [torch.zeros_like(p.parameter) if p.gradient is None else p.gradient for p in parts]
-        kind = torch.promote_types(grads[0].dtype, torch.float32)
-        flat = torch.cat([grad.detach().flatten().to(kind) for grad in grads])
+        kind = torch.promote_types(parts[0].parameter.dtype, torch.float32)
+        total = _flat([part.gradient for part in parts], parts, kind)
         if rebuilt is None:
-            return NOT_CALLED if bool(flat.any()) else None
+            return NOT_CALLED if bool(total.any()) else None
         noise = ROUNDING * torch.finfo(rebuilt.dtype).eps * rebuilt.square**0.5
-        size = float(torch.linalg.vector_norm(flat))
-        bound = RTOL.get(rebuilt.dtype, HALF) * size + noise
-        left = (flat - rebuilt.gradient.to(kind)).split([part.parameter.numel() for part in parts])
-        if _length(left) <= bound:
-            return "" if size > noise else None
-        left = tuple(
-            _without_penalty(rest, part) if part.alone else rest for rest, part in zip(left, parts, strict=True)
-        )
-        return "" if _length(left) <= bound else OTHER_USE
+        rtol, own = RTOL.get(rebuilt.dtype, HALF), rebuilt.gradient.to(kind)
+        if _length(total - own) <= rtol * _length(total) + noise:
+            return "" if _length(total) > noise else None
+        if any(part.through is None for part in parts):
+            return OTHER_USE
+        through = _flat([part.through for part in parts], parts, kind)
+        beside = (total - through).split([part.parameter.numel() for part in parts])
+        left = torch.cat([_without_penalty(rest, part.parameter) for rest, part in zip(beside, parts, strict=True)])
+        explained = _length(through - own) <= rtol * _length(through) + noise
+        return "" if explained and _length(left) <= rtol * _length(total) + noise else OTHER_USE
 
 
-def _length(parts: Sequence[Tensor]) -> float:
-    return float(torch.linalg.vector_norm(torch.cat(list(parts))))
+def _flat(tensors: Sequence[Tensor | None], parts: Sequence[Brought], kind: torch.dtype) -> Tensor:
+    """All in one vector, zeros for what is missing."""
+    found = [torch.zeros_like(p.parameter) if x is None else x for x, p in zip(tensors, parts, strict=True)]
+    return torch.cat([x.detach().flatten().to(kind) for x in found])
+
+
+def _length(vector: Tensor) -> float:
+    return float(torch.linalg.vector_norm(vector))
 
 
 def _square_of_terms(outer: OuterSum) -> float:
@@ -157,8 +170,8 @@ def _square_of_terms(outer: OuterSum) -> float:
     return float((outer.left.square().sum(-1) * (outer.right.square().sum(-1) + outer.bias)).sum())
 
 
-def _without_penalty(rest: Tensor, part: Brought) -> Tensor:
+def _without_penalty(rest: Tensor, parameter: Tensor) -> Tensor:
     """What no combination of w and sign w explains."""
-    weight = part.parameter.detach().flatten().to(rest.dtype)
+    weight = parameter.detach().flatten().to(rest.dtype)
     penalties = torch.stack([weight, weight.sign()])
     return rest - (torch.linalg.pinv(penalties @ penalties.T) @ (penalties @ rest)) @ penalties
