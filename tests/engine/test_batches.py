@@ -1,9 +1,11 @@
 """From loaders, tensors, tuples and dicts to batches: what counts as one, in which order, and what is refused."""
 
+import random
 from collections import UserDict, namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from torch.utils.data import (
     DataLoader,
     DistributedSampler,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     TensorDataset,
@@ -26,12 +29,15 @@ from tangentlab import (
     GradientCovariance,
     Hessian,
     Jacobian,
+    PMatEKFAC,
+    PMatImplicit,
     per_example_grads,
 )
 from tangentlab.data import Dataset
 from tangentlab.engine.batches import Batches, targets_of
 from tangentlab.engine.feeding import call_model
 from tangentlab.engine.parts import common_length, take_examples
+from tangentlab.engine.randomness import RandomState
 from tangentlab.errors import InputError
 
 DATA = TensorDataset(torch.arange(6.0)[:, None], torch.arange(6))
@@ -158,6 +164,58 @@ def test_batches_of_batches_are_the_same_batches() -> None:
         Batches(Batches(DataLoader(DATA, 2, shuffle=True)), ordered=True)
 
 
+class Shuffling(Sampler):
+    """A sampler of one's own, which draws from one of the random generators."""
+
+    def __init__(self, permutation: Callable[[], list[int]]) -> None:
+        self.permutation = permutation
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.permutation())
+
+    def __len__(self) -> int:
+        return 6
+
+
+class Pairs(Shuffling):
+    """The same for whole batches."""
+
+    def __iter__(self) -> Iterator[list[int]]:  # type: ignore[override]
+        order = self.permutation()
+        return iter([order[:3], order[3:]])
+
+
+OWN_GENERATOR = torch.Generator().manual_seed(5)
+DRAWS: dict[str, Callable[[], list[int]]] = {
+    "of torch": lambda: torch.randperm(6).tolist(),
+    "of python": lambda: random.sample(range(6), 6),
+    "of numpy": lambda: np.random.permutation(6).tolist(),
+    "of a generator": lambda: torch.randperm(6, generator=OWN_GENERATOR).tolist(),
+}
+
+
+@pytest.mark.parametrize("kind", [Shuffling, Pairs], ids=["examples", "batches"])
+@pytest.mark.parametrize("draw", list(DRAWS))
+def test_a_sampler_of_ones_own_that_shuffles_is_noticed(kind: type[Shuffling], draw: str) -> None:
+    options = (
+        {"sampler": kind(DRAWS[draw]), "batch_size": 2} if kind is Shuffling else {"batch_sampler": kind(DRAWS[draw])}
+    )
+    loader = DataLoader(DATA, **options)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="this DataLoader shuffles"):
+        Batches(loader, ordered=True)
+    fixed = Batches(loader).replayable()
+    assert [b[1].tolist() for b in fixed] == [b[1].tolist() for b in fixed]
+
+
+@pytest.mark.parametrize("kind", [Shuffling, Pairs], ids=["examples", "batches"])
+def test_a_sampler_of_ones_own_with_a_fixed_order_is_used_as_it_is(kind: type[Shuffling]) -> None:
+    sampler = kind(lambda: [5, 4, 3, 2, 1, 0])
+    loader = DataLoader(DATA, 3, sampler=sampler) if kind is Shuffling else DataLoader(DATA, batch_sampler=sampler)  # type: ignore[arg-type]
+    batches = Batches(loader, ordered=True)
+    assert batches.replayable() is batches
+    assert [b[1].tolist() for b in batches] == [[5, 4, 3], [2, 1, 0]]
+
+
 def shuffling_loaders() -> dict[str, DataLoader]:
     weights = WeightedRandomSampler([1.0] * 6, 6)
     return {
@@ -211,6 +269,46 @@ def test_going_through_a_loader_leaves_the_random_stream_of_the_caller_alone() -
         assert torch.equal(torch.get_rng_state(), state)
     assert torch.cat(seen).unique().numel() == 6
     assert torch.equal(torch.get_rng_state(), state)
+
+
+class Augmented(TensorDataset):
+    """Draws from all generators for every example."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        return (
+            self.tensors[0][index] + torch.rand(1) + random.random() + float(np.random.rand()),
+            self.tensors[1][index],
+        )
+
+
+CALLS: dict[str, Callable[[nn.Module, Any], Any]] = {
+    "dense": lambda model, data: FIM(model, data),
+    "two passes": lambda model, data: FIM(model, data, PMatEKFAC),
+    "products": lambda model, data: FIM(model, data, PMatImplicit).trace(),
+    "gradients": per_example_grads,
+    "hessian": Hessian,
+}
+
+
+@pytest.mark.parametrize("call", list(CALLS))
+@pytest.mark.parametrize("form", ["shuffling", "sequential", "iterator", "augmented"])
+def test_no_call_on_a_loader_advances_a_random_generator(call: str, form: str) -> None:
+    data = Augmented(torch.randn(6, 3), torch.arange(6) % 2)
+    plain, model = TensorDataset(*data.tensors), nn.Linear(3, 2)
+    loader: Any = {
+        "shuffling": lambda: DataLoader(plain, 2, shuffle=call != "gradients"),
+        "sequential": lambda: DataLoader(plain, 2),
+        "iterator": lambda: iter(DataLoader(plain, 2, shuffle=True)),
+        "augmented": lambda: DataLoader(data, 2),
+    }[form]()
+    states = RandomState.now()
+    CALLS[call](model, loader)
+    assert not states.drawn()
+
+
+def test_every_pass_sees_the_same_augmentations() -> None:
+    batches = Batches(DataLoader(Augmented(torch.zeros(6, 1), torch.zeros(6)), 2))
+    assert all(torch.equal(one[0], two[0]) for one, two in zip(batches, batches, strict=True))
 
 
 def test_what_the_consumer_draws_between_batches_stays_drawn() -> None:

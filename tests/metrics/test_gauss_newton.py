@@ -106,3 +106,42 @@ def test_a_loss_that_is_linear_in_the_outputs_by_name_is_refused(loss):
     for factory in (tl.GGN, tl.KFRA, tl.fisher_eigenpairs):
         with pytest.raises(InputError, match="linear in its outputs, so its Gauss-Newton matrix is zero"):
             factory(model, data, loss=loss)
+
+
+def pixelwise(softmax):
+    """Outputs (N, 2, 2, 3), with the softmax over the axis that is asked for."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Conv2d(1, 2, 2), torch.nn.LogSoftmax(softmax)).double()
+
+
+def negative_log_likelihoods(f, y):
+    return -f.gather(-1, y[..., None])[..., 0]
+
+
+@pytest.mark.parametrize(
+    "loss", ["log_softmax", tl.LogSoftmax(), negative_log_likelihoods], ids=["name", "own", "function"]
+)
+def test_log_likelihoods_of_pixels_have_the_hessian_of_autograd(loss):
+    model, x, y = pixelwise(-1), torch.randn(3, 1, 3, 4, dtype=torch.float64), torch.arange(12).reshape(3, 2, 2) % 3
+    parameters = dict(model.named_parameters())
+
+    def mean(*values):
+        outputs = torch.func.functional_call(model, dict(zip(parameters, values)), (x,))
+        return negative_log_likelihoods(outputs, y).sum() / len(x)
+
+    blocks = torch.autograd.functional.hessian(mean, tuple(parameters.values()))
+    sizes = [p.numel() for p in parameters.values()]
+    truth = torch.cat([torch.cat([b.reshape(n, m) for b, m in zip(row, sizes)], 1) for row, n in zip(blocks, sizes)])
+    assert torch.allclose(tl.Hessian(model, (x, y), loss=loss).to_dense(), truth, atol=1e-12)
+    products = tl.Hessian(model, (x, y), tl.PMatImplicit, loss=loss)
+    assert torch.allclose(products.to_dense(), truth, atol=1e-12)
+
+
+@pytest.mark.parametrize("softmax", [-1, 1])
+@pytest.mark.parametrize("kind", [tl.PMatDense, tl.PMatDiag, tl.PMatImplicit], ids=["dense", "diagonal", "implicit"])
+def test_gauss_newton_matrices_of_log_likelihoods_of_pixels_are_refused_by_name_and_zero_by_function(softmax, kind):
+    model, x = pixelwise(softmax), torch.randn(3, 1, 3, 4, dtype=torch.float64)
+    y = torch.arange(12).reshape(3, 2, 2) % 3
+    with pytest.raises(InputError, match="linear in its outputs, so its Gauss-Newton matrix is zero"):
+        tl.GGN(model, (x, y), kind, loss="log_softmax")
+    assert not tl.GGN(model, (x, y), kind, loss=negative_log_likelihoods).to_dense().any()

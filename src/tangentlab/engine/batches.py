@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     DistributedSampler,
     RandomSampler,
+    SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from torch.utils.data.dataloader import _InfiniteConstantSampler
 
 from tangentlab.engine.parts import has_parts, plain_batch
+from tangentlab.engine.randomness import RandomState
 from tangentlab.engine.snapshot import same_random_state
 from tangentlab.errors import InputError
 
 _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_KNOWN = (SequentialSampler, BatchSampler, _InfiniteConstantSampler)
 TARGET_KEYS = ("labels", "label", "targets", "target")
 
 
@@ -41,7 +48,8 @@ class Batches:
                 "by list(loader), by [(x,) for x in loader] where it yields tensors."
             )
         if isinstance(self._data, Iterator):
-            self._data = list(self._data)
+            with same_random_state():
+                self._data = list(self._data)
 
     @property
     def shuffles(self) -> bool:
@@ -49,7 +57,7 @@ class Batches:
         if not isinstance(self._data, DataLoader):
             return False
         samplers = [self._data.sampler, self._data.batch_sampler, getattr(self._data.batch_sampler, "sampler", None)]
-        return any(isinstance(s, _RANDOM) or (isinstance(s, DistributedSampler) and s.shuffle) for s in samplers)
+        return any(_draws(sampler) for sampler in samplers if sampler is not None)
 
     def replayable(self) -> Batches:
         """The same batches in one fixed order, held in memory only when the loader shuffles."""
@@ -61,13 +69,13 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches. What a loader draws (seeds of its workers, transforms) is not taken from the caller's stream."""
-        batches, seen, end, state = None, 0, object(), torch.get_rng_state()
+        batches, seen, end, state = None, 0, object(), RandomState.now()
         while True:
             with same_random_state():
-                torch.set_rng_state(state)
+                state.restore()
                 batches = iter(self._data) if batches is None else batches
                 batch = next(batches, end)
-                state = torch.get_rng_state()
+                state = RandomState.now()
             if batch is end:
                 break
             seen += 1
@@ -81,6 +89,23 @@ class Batches:
             return len(self._data)
         except TypeError:
             return 0
+
+
+def _draws(sampler: Any) -> bool:
+    """Whether a sampler may give another order next time; one of an unknown class is asked twice, from different seeds."""
+    if isinstance(sampler, _RANDOM):
+        return True
+    if isinstance(sampler, DistributedSampler):
+        return sampler.shuffle
+    if isinstance(sampler, Sequence) or type(sampler) in _KNOWN:
+        return False
+    orders = []
+    for seed in (0, 1):
+        with same_random_state():
+            for use in (torch.manual_seed, random.seed, np.random.seed):
+                use(seed)
+            orders.append(list(islice(sampler, 10_000)))
+    return orders[0] != orders[1]
 
 
 def _read(data: Any) -> Any:

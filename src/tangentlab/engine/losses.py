@@ -56,7 +56,7 @@ def _cross_entropy(
     logits = outputs.movedim(axis, -1)
     indices = class_indices(targets[None], logits, ignore_index)[0]
     ignored = IGNORED if ignore_index is None else ignore_index
-    return loss(logits.movedim(-1, 1), indices, reduction="none", ignore_index=ignored)
+    return loss(logits.movedim(-1, 1).contiguous(), indices, reduction="none", ignore_index=ignored)
 
 
 def per_example(loss: LossFunction, outputs: Tensor, batch: Any) -> Tensor:

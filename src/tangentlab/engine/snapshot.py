@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from operator import is_
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from tangentlab.engine.randomness import RandomState
 from tangentlab.engine.turns import TURN
 from tangentlab.temporary import changed
 
@@ -39,17 +39,9 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def same_random_state() -> Iterator[None]:
-    """The random state only."""
+    """The random states only: those of torch, of Python and of numpy."""
     with TURN:
-        state = torch.get_rng_state()
-        on_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-
-        def back() -> None:
-            torch.set_rng_state(state)
-            if on_cuda is not None:
-                torch.cuda.set_rng_state_all(on_cuda)
-
-        yield from changed(lambda: None, back)
+        yield from changed(lambda: None, RandomState.now().restore)
 
 
 @contextmanager
