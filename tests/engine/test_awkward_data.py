@@ -1,8 +1,9 @@
 """Data in forms that somebody will pass one day: the right result, or a refusal that says how to write it."""
 
-from collections import OrderedDict, UserDict, namedtuple
+from collections import OrderedDict, UserDict, deque, namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -100,9 +101,23 @@ RIGHT: dict[str, Callable[[], Any]] = {
     "with a graph": lambda: X.clone().requires_grad_() * 1,
     "parameter": lambda: nn.Parameter(X),
     "transposed": lambda: X.t().contiguous().t(),
+    "strided": lambda: torch.stack([X, -X], 1)[:, 0],
+    "buffer": lambda: nn.Buffer(X),
+    "deque": lambda: deque([(X[:2],), (X[2:],)]),
+    "read-only mapping": lambda: MappingProxyType({"input": X}),
+    "sparse targets in a pair": lambda: (X.to_sparse(), Y),
+    "targets of 32 bits": lambda: (X, Y.int()),
+    "targets of bytes": lambda: (X, Y.byte()),
+    "one-hot targets": lambda: (X, nn.functional.one_hot(Y).double()),
+    "batches of unequal length": lambda: [(X[:1], Y[:1]), (X[1:2], Y[1:2]), (X[2:], Y[2:])],
+    "batches of different forms": lambda: [(X[:1], Y[:1]), {"input": X[1:2], "labels": Y[1:2]}, [X[2:], Y[2:]]],
     "sparse": lambda: X.to_sparse(),
     "sparse rows": lambda: X.to_sparse_csr(),
 }
+WITHOUT_TARGETS = {
+    "tuple of one", "list of one", "list of mappings", "loader of tensors", "map", "values of a dict", "with a graph",
+    "parameter", "transposed", "sparse", "sparse rows", "read-only mapping", "strided", "deque", "buffer",
+}  # fmt: skip
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "inputs in a tuple": (lambda: ((X, X), Y), "starts with a tuple to the model: pass forward="),
     "loader of inputs in a tuple": (lambda: DataLoader([((x, x), y) for x, y in zip(X, Y)], 6), "starts with a list"),  # type: ignore[arg-type]
@@ -150,12 +165,56 @@ def model() -> nn.Module:
     return Network().double()
 
 
+def truth_of(model: nn.Module, x: Tensor = X) -> Tensor:
+    """The Jacobian (outputs, examples, d) by one plain gradient per entry of one plain call."""
+    outputs = model(x)
+    rows = [
+        [torch.autograd.grad(outputs[n, k], list(model.parameters()), retain_graph=True) for n in range(len(x))]
+        for k in range(outputs.shape[1])
+    ]
+    return torch.stack([torch.stack([torch.cat([g.flatten() for g in grads]) for grads in line]) for line in rows])
+
+
+def fisher_of(model: nn.Module, x: Tensor = X) -> Tensor:
+    """E over labels of the squared gradient of the log-probability, label by label."""
+    logits, jacobian = model(x).detach(), truth_of(model, x)
+    p = logits.softmax(1)
+    scores = [jacobian[k] - torch.einsum("nk,knd->nd", p, jacobian) for k in range(2)]
+    return sum(torch.einsum("n,ni,nj->ij", p[:, k], scores[k], scores[k]) for k in range(2)) / len(x)
+
+
 @pytest.mark.parametrize("form", list(RIGHT))
-def test_the_result_is_that_of_the_tensor(model: nn.Module, form: str) -> None:
-    assert torch.allclose(tl.NTK(model, RIGHT[form]()).data, tl.NTK(model, X).data, rtol=1e-9)
-    assert torch.allclose(tl.FIM(model, RIGHT[form]()).to_dense(), tl.FIM(model, X).to_dense(), rtol=1e-9)
+def test_the_result_is_that_of_plain_autograd(model: nn.Module, form: str) -> None:
+    jacobian, fisher = truth_of(model), fisher_of(model)
+    kernel = torch.einsum("knd,lmd->knlm", jacobian, jacobian)
+    assert torch.allclose(tl.Jacobian(model, RIGHT[form]()).data, jacobian, atol=1e-12)
+    assert torch.allclose(tl.NTK(model, RIGHT[form]()).data, kernel, atol=1e-12)
+    assert torch.allclose(tl.FIM(model, RIGHT[form]()).to_dense(), fisher, atol=1e-12)
     implicit = tl.FIM(model, RIGHT[form](), tl.PMatImplicit)
-    assert implicit.examples == 6 and torch.allclose(implicit.trace(), tl.FIM(model, X).trace())
+    assert implicit.examples == 6 and torch.allclose(implicit.to_dense(), fisher, atol=1e-12)
+
+
+WITH_TARGETS = [form for form in RIGHT if form not in {*WITHOUT_TARGETS, "one-hot targets"}]
+
+
+@pytest.mark.parametrize("form", WITH_TARGETS)
+def test_gradients_of_the_loss_are_those_of_plain_autograd(model: nn.Module, form: str) -> None:
+    losses = nn.functional.cross_entropy(model(X), Y, reduction="none")
+    grads = [torch.autograd.grad(loss, list(model.parameters()), retain_graph=True) for loss in losses]
+    truth = torch.stack([torch.cat([g.flatten() for g in one]) for one in grads])
+    assert torch.allclose(tl.per_example_grads(model, RIGHT[form]()).flat, truth, atol=1e-12)
+    assert torch.allclose(tl.FIM_Empirical(model, RIGHT[form]()).to_dense(), truth.T @ truth / 6, atol=1e-12)
+
+
+def test_one_hot_targets_are_refused_where_classes_are_needed(model: nn.Module) -> None:
+    with pytest.raises(InputError, match=r"y.argmax\(-1\) in place of one-hot labels"):
+        tl.per_example_grads(model, RIGHT["one-hot targets"]())
+
+
+@pytest.mark.parametrize("form", sorted(WITHOUT_TARGETS))
+def test_data_without_targets_are_refused_where_these_are_needed(model: nn.Module, form: str) -> None:
+    with pytest.raises(InputError, match="This needs targets"):
+        tl.per_example_grads(model, RIGHT[form]())
 
 
 @pytest.mark.parametrize("form", list(REFUSED))

@@ -1,6 +1,8 @@
 """From a batch to the model: moved to its device, passed by name, and refused in words where names or types do not fit."""
 
 from collections import UserDict, namedtuple
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from tangentlab.engine.labels import like_outputs
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.losses import per_example
 from tangentlab.engine.network import Network
+from tangentlab.engine.parts import parts_of
 from tangentlab.errors import InputError
 
 Pair = namedtuple("Pair", "inputs labels")
@@ -61,6 +64,52 @@ def test_forward_and_function_are_given_the_batch_where_the_model_is() -> None:
     network({"x": X, "more": [X, "text"]})
     for batch in seen:
         assert batch["x"].device == batch["more"][0].device == META and batch["more"][1] == "text"
+
+
+@dataclass(frozen=True)
+class Sample:
+    x: Tensor
+    name: str
+
+
+class Graph:
+    """Holds its tensors out of sight, and moves itself, not a copy, as graphs do."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._store = x
+
+    def to(self, device: torch.device) -> "Graph":
+        self._store = self._store.to(device)
+        return self
+
+
+def test_tensors_move_however_deep_they_lie_and_the_batch_stays_as_it_is() -> None:
+    batch = Encoding(x=Encoding(a=[Sample(X, "one"), (X, {"b": Pair(X, "text")})]), y=MappingProxyType({"c": X}))
+    there = moved(batch, META)
+    assert isinstance(there, Encoding) and isinstance(there["x"], Encoding)
+    sample, (second, third) = there["x"]["a"]
+    assert isinstance(sample, Sample) and sample.x.device == META and sample.name == "one"
+    assert second.device == third["b"].inputs.device == there["y"]["c"].device == META
+    assert third["b"].labels == "text" and isinstance(third["b"], Pair)
+    assert all(part.device == X.device for part in parts_of(batch)) and len(parts_of(batch)) == 4
+
+
+def test_objects_that_move_themselves_are_copied_first() -> None:
+    graph, model = Graph(X), nn.Linear(3, 2)
+    assert beside(model, graph) is graph
+    there = beside(model.to(META), graph)
+    assert there._store.device == META and graph._store.device == X.device
+    network = Network(model, LayerCollection.from_model(model), lambda net, g: net(g._store))
+    assert network(graph).device == META
+
+
+def test_encodings_that_move_themselves_stay_where_they_were() -> None:
+    class InPlace(UserDict):
+        def to(self, device: torch.device) -> "InPlace":
+            raise AssertionError("moves the user's own batch")
+
+    batch = InPlace(input=X)
+    assert on_meta(nn.Linear(3, 2))(batch).device == META and batch["input"] is X
 
 
 def test_a_batch_that_need_not_move_is_passed_on_as_it_is() -> None:

@@ -1,7 +1,9 @@
 """likelihood="model": the loss in a model's own output, per example, and how it relates to the likelihoods by name."""
 
+from collections import OrderedDict, UserDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -127,7 +129,7 @@ def made(case: str) -> tuple[nn.Module, Any]:
 
 
 def flat(model: nn.Module, loss: Tensor) -> Tensor:
-    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)])
 
 
 def example(batch: dict[str, Tensor], n: int) -> dict[str, Tensor]:
@@ -292,6 +294,75 @@ def test_tuples_of_arguments_and_a_forward_of_ones_own_are_asked_too() -> None:
     by_hand = tl.per_example_grads(model, pair, likelihood="model", forward=lambda net, b: net(b[0], labels=b[1])).flat
     for found in (tl.per_example_grads(model, pair, likelihood="model").flat, by_hand):
         assert torch.allclose(found, truth, atol=1e-12)
+
+
+class Encoding(UserDict):
+    """A mapping that is no dict, with its entries as attributes, as tokenizers give it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in vars(self).get("data", {}):
+            raise AttributeError(name)
+        return self.data[name]
+
+
+MAPPINGS: dict[str, Callable[..., Any]] = {
+    "encoding": Encoding,
+    "ordered": OrderedDict,
+    "default": lambda **entries: defaultdict(list, entries),
+    "read-only": lambda **entries: MappingProxyType(entries),
+}
+
+
+@pytest.mark.parametrize("case", ["next token", "a loss of hidden units"])
+@pytest.mark.parametrize("kind", list(MAPPINGS))
+def test_mappings_of_any_class_are_dicts(kind: str, case: str) -> None:
+    model, batch = made(case)
+    truth = own_gradients(model, batch)
+    make = MAPPINGS[kind]
+    for data in (make(**batch), [make(**example(batch, n)) for n in range(4)]):
+        found = tl.per_example_grads(model, data, likelihood="model").flat
+        assert torch.allclose(found, truth, rtol=1e-10, atol=1e-12)
+    assert torch.allclose(tl.FIM_Empirical(model, make(**batch), likelihood="model").to_dense(), truth.T @ truth / 4)
+
+
+class Nested(nn.Module):
+    """Its inputs come in a mapping within the batch; the mask belongs to a list below that."""
+
+    def __init__(self, extra: bool) -> None:
+        super().__init__()
+        self.inner, self.extra = Causal(), extra
+
+    def forward(self, inputs: Any, labels: Tensor | None = None) -> dict[str, Tensor]:
+        hidden = torch.tanh(self.inner.mix(self.inner.embed(inputs["ids"]) * inputs["more"][0][..., None]))
+        logits = self.inner.head(hidden)
+        if labels is None:
+            return {"logits": logits}
+        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return {"logits": logits, "loss": loss + hidden.square().mean() if self.extra else loss}
+
+
+@pytest.mark.parametrize("extra", [False, True], ids=["known form", "one by one"])
+@pytest.mark.parametrize("inner", [dict, Encoding, OrderedDict], ids=["dict", "encoding", "ordered"])
+@pytest.mark.parametrize("outer", [dict, Encoding, OrderedDict], ids=["in dict", "in encoding", "in ordered"])
+def test_inputs_in_a_mapping_within_the_batch_are_cut_with_it(outer: Any, inner: Any, extra: bool) -> None:
+    torch.manual_seed(7)
+    model, ids, labels = Nested(extra).double(), tokens()["input_ids"], tokens()["labels"]
+    mask = torch.linspace(0, 1, 20, dtype=torch.float64).reshape(4, 5)
+    part = [{"inputs": {"ids": i[None], "more": [m[None]]}, "labels": t[None]} for i, m, t in zip(ids, mask, labels)]
+    truth = torch.stack([flat(model, model(**one)["loss"]) for one in part])
+    batch = outer(inputs=inner(ids=ids, more=[mask]), labels=labels)
+    assert torch.allclose(tl.per_example_grads(model, batch, likelihood="model").flat, truth, rtol=1e-10, atol=1e-12)
+    assert torch.allclose(tl.FIM_Empirical(model, batch, loss="model").to_dense(), truth.T @ truth / 4, atol=1e-12)
+    rows = [[flat(model, entry) for entry in model(one["inputs"])["logits"].flatten()] for one in part]
+    jacobian = torch.stack([torch.stack(row) for row in rows], 1)
+    assert torch.allclose(tl.Jacobian(model, batch).data, jacobian, atol=1e-12) and tl.check(model, batch).passed
+
+
+def test_a_forward_of_ones_own_is_given_a_mapping_of_the_same_class_also_for_one_example() -> None:
+    model, batch = made("a loss of hidden units")
+    truth = own_gradients(model, batch)
+    ask = {"forward": lambda net, b: net(b.input_ids, labels=b.labels)}
+    assert torch.allclose(tl.per_example_grads(model, Encoding(**batch), likelihood="model", **ask).flat, truth)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ def class_indices(labels: Tensor, outputs: Tensor, ignore_index: int | None) -> 
         raise InputError(
             f"Class labels must be integers of shape {tuple(outputs.shape[:-1])}, one per position; these are "
             f"{labels.dtype} of shape {tuple(labels.shape[1:])}: pass likelihood='segmentation' for classes on axis 1, "
-            "'binary' for several labels per example, 'regression' for real targets, or function=lambda out, batch: ..."
+            "'binary' for several labels per example, 'regression' for real targets, function=lambda out, batch: ..., or "
+            "y.argmax(-1) in place of one-hot labels."
         )
     indices = labels.to(outputs.device).long()
     counted = indices if ignore_index is None else indices[indices != ignore_index]
