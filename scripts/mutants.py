@@ -26,7 +26,20 @@ SILENT_KEYWORDS = {"strict", "device", "progress", "stacklevel", "non_blocking",
 UNDONE_METHODS = {"clone", "detach", "abs", "sqrt", "square", "flip"}
 TIGHT = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Attribute, ast.Subscript, ast.IfExp, ast.Starred)
 NEGATED = (ast.Name, ast.Attribute, ast.Call, ast.BoolOp, ast.Subscript)
-SYMMETRIC = {"max", "min", "transpose", "maximum", "minimum", "gcd", "add", "mul", "isclose", "allclose", "equal"}
+SYMMETRIC = {
+    "max",
+    "min",
+    "transpose",
+    "maximum",
+    "minimum",
+    "gcd",
+    "add",
+    "mul",
+    "isclose",
+    "allclose",
+    "equal",
+    "promote_types",
+}
 UNLIKE = (ast.Constant, ast.JoinedStr, ast.Lambda, ast.Starred, ast.GeneratorExp)
 """Arguments that cannot be meant to stand in another's place: swapped, they would be a type error."""
 

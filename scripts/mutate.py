@@ -213,8 +213,10 @@ class Laboratory:
 
     def mentioning(self, path: str) -> set[str]:
         """Tests in files that name a module of which nothing runs but at import."""
-        module = path.removesuffix(".py").replace("/", ".")
-        return {name for name in self.seconds if module in (self.tree / name.partition("::")[0]).read_text()}
+        module = re.compile(rf"\b{Path(path).stem}\b")
+        files = {name.partition("::")[0] for name in self.seconds}
+        naming = {file for file in files if module.search((self.tree / file).read_text())}
+        return {name for name in self.seconds if name.partition("::")[0] in naming}
 
     def with_processes(self) -> set[str]:
         """Test files that start processes, which the recorder does not follow."""

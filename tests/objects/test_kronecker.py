@@ -233,3 +233,22 @@ def test_kfac_of_one_example_with_one_position_is_exact_in_both_ways_of_sharing(
         exact = truth.fisher(model, x)
         exact[:16, 16:], exact[16:, :16] = 0, 0
         assert_close(F, exact)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("sua", [False, True, "centred"])
+@pytest.mark.parametrize("dead", ["inputs", "gradients", "both"])
+def test_factored_solve_of_a_layer_with_a_factor_of_zero_divides_by_the_damping(dead, sua, size, dtype):
+    """With A = 0 or B = 0, (A + pi sqrt(eps))^-1 (x) (B + sqrt(eps) / pi)^-1 tends to 1 / eps as pi balances them."""
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    convolution, last = nn.Conv2d(2, 3, 2, bias=False), nn.Linear(12, 2)
+    model = nn.Sequential(convolution, nn.Flatten(), last).to(dtype)
+    with torch.no_grad():
+        last.weight.mul_(0.0 if dead in ("gradients", "both") else 1.0)
+    x = size * torch.randn(4, 2, 3, 3, generator=generator, dtype=dtype) * (0.0 if dead in ("inputs", "both") else 1.0)
+    F = tl.FIM(model, x, tl.PMatKFAC.with_options(sua=sua), likelihood="regression", layers=["0"])
+    v = tl.PVector(F.layout, torch.randn(F.dim, generator=generator, dtype=dtype))
+    difference = F.solve(v, DAMPING, factored=True) - v / DAMPING
+    assert float(difference.norm()) < 1000 * torch.finfo(dtype).eps * float(v.norm()) / DAMPING

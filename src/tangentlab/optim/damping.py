@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.errors import InputError
+from tangentlab.objects.pmat.matrix_form import balance as pi_of
 from tangentlab.optim.options import NamedOptions
 from tangentlab.optim.schedule import check_period, check_schedule
 
@@ -18,18 +19,8 @@ FORMS = ("factored", "plain")
 
 
 def balance(left_mean: Tensor, right_mean: Tensor, wanted: bool) -> Tensor:
-    """pi = sqrt((tr A / dim A) / (tr B / dim B)), (groups, 1), or ones (Martens & Grosse 2015, section 6.3).
-
-    Args:
-        left_mean: tr B / dim B of the side of output-gradients, (groups, 1).
-        right_mean: tr A / dim A.
-        wanted: False for pi = 1.
-    """
-    if not wanted:
-        return torch.ones_like(left_mean)
-    tiny = torch.finfo(left_mean.dtype).tiny ** 0.5
-    ratio = right_mean.clamp_min(tiny) / left_mean.clamp_min(tiny)
-    return ratio.sqrt().clamp(1e-6, 1e6)
+    """pi of the factors' mean eigenvalues, (groups, 1), within a million of 1; ones where it is not wanted."""
+    return pi_of(left_mean, right_mean).clamp(1e-6, 1e6) if wanted else torch.ones_like(left_mean)
 
 
 def damped(scale: Tensor, left: Tensor | None, right: Tensor | None, epsilon: float, form: str, pi: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from tangentlab.objects.pmat.base import Vector, check_damping
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
 from tangentlab.objects.pmat.factor import FactorSum, ThinFactor, decompose_factors
-from tangentlab.objects.pmat.matrix_form import MatrixForm, kronecker_forms
+from tangentlab.objects.pmat.matrix_form import MatrixForm, balance, kronecker_forms
 
 if TYPE_CHECKING:
     from tangentlab.engine.hessian import LossHessian
@@ -65,13 +65,12 @@ class KronBlock(Block):
     def solve_factored(self, rows: Tensor, damping: float, pi: float | Tensor | None) -> Tensor:
         """(L + sqrt(damping) / pi)^-1 V (R + sqrt(damping) pi)^-1; pi balances the factors by their mean eigenvalue."""
         means = [_traces(factor) / size for factor, size in zip(self.factors, self._features(), strict=True)]
-        ratio = means[1] / means[0].clamp_min(torch.finfo(means[0].dtype).tiny)
         given = pi if pi is None or not self.form.inputs_left else 1 / pi
-        balance = ratio.clamp_min(torch.finfo(ratio.dtype).tiny).sqrt()[:, None] if given is None else given
+        ratio = balance(*means)[:, None] if given is None else given
         root = damping**0.5
-        half = _damped_product(self.form.to_matrix(rows), *self.bases[1], root * balance)
+        half = _damped_product(self.form.to_matrix(rows), *self.bases[1], root * ratio)
         return self.form.to_flat(
-            _damped_product(half.transpose(-1, -2), *self.bases[0], root / balance).transpose(-1, -2)
+            _damped_product(half.transpose(-1, -2), *self.bases[0], root / ratio).transpose(-1, -2)
         )
 
     def _features(self) -> tuple[int, int]:

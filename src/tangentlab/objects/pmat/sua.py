@@ -16,7 +16,7 @@ from tangentlab.layers.conv import ConvSum
 from tangentlab.linalg import safe_eigh_many, sym_pow
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.ekfac import EigenBlock
-from tangentlab.objects.pmat.matrix_form import MatrixForm
+from tangentlab.objects.pmat.matrix_form import MatrixForm, balance
 from tangentlab.objects.pmat.patch_side import PatchBasis, PatchFactor
 
 _CELLS = 1 << 24
@@ -52,12 +52,11 @@ class SUABlock(Block):
     def solve_factored(self, rows: Tensor, damping: float, pi: float | Tensor | None) -> Tensor:
         """(L + sqrt(damping) / pi)^-1 V (A + sqrt(damping) pi)^-1; pi balances the factors by their mean eigenvalue."""
         (left_values, left), (right_values, right) = self.bases
-        tiny = torch.finfo(left_values.dtype).tiny
-        ratio = (self.right.traces() / self.right.size) / left_values.mean(-1).clamp_min(tiny)
-        balance = ratio.clamp_min(tiny).sqrt()[:, None] if pi is None else pi
+        means = left_values.mean(-1), self.right.traces() / self.right.size
+        ratio = balance(*means)[:, None] if pi is None else pi
         root = damping**0.5
         inner = right.into(left.transpose(-1, -2) @ self.form.to_matrix(rows))
-        inner = inner / (left_values + root / balance)[:, :, None] / (right_values + root * balance)[:, None, :]
+        inner = inner / (left_values + root / ratio)[:, :, None] / (right_values + root * ratio)[:, None, :]
         return self.form.to_flat(left @ right.out_of(inner))
 
     def trace(self) -> Tensor:
