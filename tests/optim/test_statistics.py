@@ -218,7 +218,7 @@ def test_between_refreshes_ekfac_ra_keeps_no_activations() -> None:
     kept = []
     for _ in range(2):
         backward(model, *data(7, 4))
-        kept.append([call.inputs for _, call in precond.observer._arrived])
+        kept.append([call.inputs for call in precond.observer._arrived])
         precond.step()
     assert all(inputs is not None for inputs in kept[0])
     assert all(inputs is None for inputs in kept[1])

@@ -145,7 +145,7 @@ class BlockPreconditioner(Preconditioner):
         per_example, factors = self.block_options.scale == "per_example", self._measures_factors(self.steps)
         for group, found in samples.items():
             block = self.blocks[group]
-            block.flattened |= any(sample.examples != examples for sample in found)
+            block.flattened |= not all(sample.by_example for sample in found)
             new_basis = self._is_refresh(self.steps) or not block.based
             block.collect(
                 found, factors=factors or not block.based, squares=per_example, keep=per_example and new_basis

@@ -70,7 +70,7 @@ class ConjugateGradient(Preconditioner):
     def _collect(self, samples: dict[Group, list[Sample]], examples: int) -> None:
         if self._stale:
             self.folds, self._stale = [], False
-        apart = {g for g, found in samples.items() if len(found) > 1 or found[0].examples != examples}
+        apart = {g for g, found in samples.items() if not all(sample.by_example for sample in found)}
         self._pass_on(dict.fromkeys(apart, NO_EXAMPLES))
         self.folds.append({g: found[0].outer() for g, found in samples.items() if g not in apart})
 

@@ -22,7 +22,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from tangentlab.engine.capture import history_keeper
 from tangentlab.engine.groups import Group, Site
 from tangentlab.optim.leaves import Leaves, will_accumulate
-from tangentlab.optim.sums import Use, use_of
+from tangentlab.optim.rows import Rows, couples_examples, meet_other_examples
+from tangentlab.optim.sums import Use, example_axis, use_of
 from tangentlab.optim.watch import LoopWatch
 
 
@@ -35,17 +36,19 @@ class Pass:
         calls: of its modules, while it runs.
         number: of the pass, in the step.
         training: whether the model was in train mode.
+        runs: whether the model's forward has begun and not ended.
     """
 
     examples: int
     calls: list[SeenCall] = field(default_factory=list)
     number: int = 0
     training: bool = True
+    runs: bool = False
 
 
 @dataclass
 class SeenCall:
-    """One call of one module.
+    """One call of one module, for one of its groups.
 
     Attributes:
         inputs: detached input; None when nothing but the number of examples is wanted.
@@ -54,11 +57,12 @@ class SeenCall:
         drawn: output-gradients (K, *output shape) of likelihood samples or factors, per example.
     """
 
+    group: Group
     site: Site
     origin: Pass
     inputs: Tensor | None
     output_shape: tuple[int, ...]
-    edge: GradientEdge | None
+    edge: GradientEdge | None = None
     grads: Tensor | None = None
     drawn: Tensor | None = None
     arrived: bool = False
@@ -115,7 +119,8 @@ class Observer:
         self.interrupted = False  # by a pause, since the last step
         self.leaves = Leaves(parameters, lambda: self.attached and self.verifies(), self._enter_backward)
         self._current: Pass | None = None
-        self._arrived: list[tuple[Group, SeenCall]] = []
+        self._arrived: list[SeenCall] = []
+        self._rows: dict[tuple[Group, int], bool] = {}  # whether those on an axis meet other examples
         self.reached: set[Group] = set()  # groups with gradients since the last step
         self._in_backward = False
         self._handles: list[Any] = []
@@ -173,16 +178,45 @@ class Observer:
             self.before_pass()
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         sizes = [tensor.shape[self.axis] for tensor in tensors if tensor.ndim > self.axis]
-        self._current = Pass(sizes[0] if sizes else 0, number=self.looks, training=module.training)
+        self._current = Pass(sizes[0] if sizes else 0, number=self.looks, training=module.training, runs=True)
 
     def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if module is not self.model or self._current is None or not _recording():
             return
         if self.verifies():
             self.leaves.trace(output)
+        self._prove_rows(output)
         if self.after_pass is not None:
             self.after_pass(self._current, output)
-            self._current.calls.clear()
+        self._current.calls.clear()
+        self._current.runs = False
+
+    def _prove_rows(self, output: Any) -> None:
+        """Ask, once for every layer, whether its rows are the examples that they seem to be."""
+        assert self._current is not None
+        asked = [
+            (call.group, Rows(call.edge, call.output_shape, place))
+            for call in self._current.calls
+            if call.edge is not None and (place := self._open_place(call)) is not None
+        ]
+        if not asked or couples_examples(self.model):
+            return
+        mixed = meet_other_examples(output, [rows for _, rows in asked], self._current.examples, self.axis)
+        for (group, rows), meets in zip(asked, mixed, strict=True):
+            self._rows[group, rows.place] = meets or self._rows.get((group, rows.place), False)
+
+    def _open_place(self, call: SeenCall) -> int | None:
+        """The axis of the examples in a call's input, if nobody has asked for it yet."""
+        examples = call.origin.examples
+        if call.inputs is None or examples < 2:
+            return None
+        place = example_axis(call.site, call.inputs.shape, examples, self.axis)
+        return None if place is None or (call.group, place) in self._rows else place
+
+    def _place(self, call: SeenCall, examples: int) -> int | None:
+        assert call.inputs is not None
+        place = example_axis(call.site, call.inputs.shape, examples, self.axis)
+        return None if place is None or self._rows.get((call.group, place), False) else place
 
     def _recorder(self, found: list[tuple[Group, Site]]) -> Callable[..., None]:
         """The forward hook of one module, which may own several groups (weight and bias apart)."""
@@ -203,31 +237,35 @@ class Observer:
             written = history_keeper(output)  # where an in-place operation on the output leaves its gradient
             for (group, site), parameter in zip(found, owned, strict=True):
                 keep = inputs.detach() if wanted else None
-                edge = get_gradient_edge(written) if wanted and self.after_pass is not None else None
-                call = SeenCall(site, self._current, keep, tuple(output.shape), edge)
-                if edge is not None:
+                call = SeenCall(group, site, self._current, keep, tuple(output.shape))
+                if (
+                    wanted
+                    and self._current.runs
+                    and (self.after_pass is not None or self._open_place(call) is not None)
+                ):
+                    call.edge = get_gradient_edge(written)
                     self._current.calls.append(call)
                 if parameter.requires_grad:
-                    written.register_hook(self._receiver(group, call, parameter))
+                    written.register_hook(self._receiver(call, parameter))
                 if wanted and self.verifies():
                     self.leaves.follow(group.names)  # of a module that is called alone
 
         return record
 
-    def _receiver(self, group: Group, call: SeenCall, parameter: nn.Parameter) -> Callable[[Tensor], None]:
+    def _receiver(self, call: SeenCall, parameter: nn.Parameter) -> Callable[[Tensor], None]:
         node = get_gradient_edge(parameter).node
 
         def receive(grad: Tensor) -> None:
             if not will_accumulate(node):
                 return
             self._enter_backward()
-            self.reached.add(group)
+            self.reached.add(call.group)
             if call.inputs is not None and self.keeps_loss():
                 own = grad.detach().reshape(call.output_shape)
                 call.grads = own if call.grads is None else call.grads + own
             if not call.arrived:
                 call.arrived = True
-                self._arrived.append((group, call))
+                self._arrived.append(call)
 
         return receive
 
@@ -248,7 +286,7 @@ class Observer:
 
     def forget(self) -> None:
         """Drop what has been backpropagated since the last step."""
-        for _, call in self._arrived:
+        for call in self._arrived:
             call.arrived, call.grads = False, None
         self.leaves.forget()
         self._arrived, self.interrupted = [], False
@@ -267,13 +305,13 @@ class Observer:
         arrived, self._arrived = self._arrived, []
         self.looks += 1
         calls: dict[Group, list[SeenCall]] = {}
-        for group, call in arrived:
-            calls.setdefault(group, []).append(call)
-        examples = max((call.origin.examples for _, call in arrived), default=0)
+        for call in arrived:
+            calls.setdefault(call.group, []).append(call)
+        examples = max((call.origin.examples for call in arrived), default=0)
         if not arrived and self.leaves.touched and self._current is not None:
             examples = self._current.examples  # gradients that came through no output of a module
         self.leaves.touched = False
-        return Seen(examples, calls, {call.origin.training for _, call in arrived})
+        return Seen(examples, calls, {call.origin.training for call in arrived})
 
     def uses(self, calls: Sequence[SeenCall], examples: int, dtype: torch.dtype, drawn: bool) -> list[Use]:
         """Calls as (N, ...) inputs and (K, N, ...) gradients: of the loss, or those that were drawn."""
@@ -281,7 +319,7 @@ class Observer:
         for call in calls:
             grads = call.drawn if drawn else None if call.grads is None else call.grads[None]
             if call.inputs is not None and grads is not None and grads.numel():  # an expert may get no tokens
-                result.append(use_of(call.site, call.inputs, grads, examples, self.axis, dtype))
+                result.append(use_of(call.site, call.inputs, grads, self._place(call, examples), dtype))
         return result
 
 

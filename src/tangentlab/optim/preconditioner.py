@@ -167,10 +167,10 @@ class Preconditioner(NamedOptions, Method):
                     continue
                 dtype = torch.promote_types(self.parameters[group.names[0]].dtype, torch.float32)
                 uses = self.observer.uses(calls, seen.examples, dtype, drawn=not self.curvature.from_loss)
-                samples[group] = samples_of(uses, seen.examples)
+                samples[group] = samples_of(uses)
                 if self._verifies:
                     losses = self.observer.uses(calls, seen.examples, dtype, drawn=False)
-                    self.verification.add(group, calls, samples_of(losses, seen.examples))
+                    self.verification.add(group, calls, samples_of(losses))
             self._collect({group: found for group, found in samples.items() if found}, seen.examples)
 
     @torch.no_grad()

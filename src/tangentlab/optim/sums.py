@@ -19,11 +19,12 @@ CELLS = 1 << 24
 
 @dataclass(frozen=True)
 class Use:
-    """One call of one site: inputs (N, ...) and output-gradients (K, N, ...)."""
+    """One call of one site: inputs (N, ...) and output-gradients (K, N, ...); rows that are no examples count as such."""
 
     site: Site
     inputs: Tensor
     grads: Tensor
+    by_example: bool
 
     @property
     def examples(self) -> int:
@@ -49,6 +50,11 @@ class Sample:
         """N."""
         return self.uses[0].examples
 
+    @property
+    def by_example(self) -> bool:
+        """Whether each row is what one example of the batch contributes."""
+        return self.uses[0].by_example
+
     def outer(self, start: int = 0, stop: int | None = None) -> OuterSum:
         """Per-example gradients of some examples, by default all."""
         terms = [use.outer(start, self.examples if stop is None else stop) for use in self.uses]
@@ -69,34 +75,46 @@ class Sample:
         return groups * one.positions * (one.outputs * rows + columns)
 
 
-def samples_of(uses: Sequence[Use], examples: int) -> list[Sample]:
-    """Uses with all examples of the batch are one sample; calls on something else stand alone."""
-    whole = tuple(use for use in uses if use.examples == examples)
-    rest = [Sample((use,)) for use in uses if use.examples != examples]
+def samples_of(uses: Sequence[Use]) -> list[Sample]:
+    """Uses with the examples of the batch are one sample; calls on something else stand alone."""
+    whole = tuple(use for use in uses if use.by_example)
+    rest = [Sample((use,)) for use in uses if not use.by_example]
     return [Sample(whole), *rest] if whole else rest
 
 
-def use_of(site: Site, inputs: Tensor, grads: Tensor, examples: int, axis: int, dtype: torch.dtype) -> Use:
+def example_axis(site: Site, shape: Sequence[int], examples: int, axis: int) -> int | None:
+    """Where an input of this shape seems to have the examples of the batch, if anywhere.
+
+    A layer that acts on each position alone (linear, embedding, layer norm) has them on `axis` or, if that has another
+    number of entries, on the only axis that fits. In flattened sequences, in positions shared by all examples and in calls
+    on single rows none does.
+    """
+    if not site.rule.pointwise:
+        batch = 1 if expected_ndim(site.module) == len(shape) + 1 else shape[0]
+        return 0 if batch == examples else None
+    free = len(shape) - _feature_axes(site.module)
+    fitting = [place for place in range(free) if shape[place] == examples]
+    return axis if axis in fitting else fitting[0] if len(fitting) == 1 else None
+
+
+def use_of(site: Site, inputs: Tensor, grads: Tensor, place: int | None, dtype: torch.dtype) -> Use:
     """Bring one call to inputs (N, ...) and output-gradients (K, N, ...), given grads (K, *output shape).
 
-    A layer that acts on each position alone (linear, embedding, layer norm) has its examples on `axis` or, if that has
-    another number of entries, on the only axis that fits. Where none does (flattened sequences, positions shared by all
-    examples, calls on single rows) every position counts as an example.
+    Args:
+        place: the examples' axis; without one, every position counts as an example.
     """
     grads = grads.to(dtype)
     inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
+    by_example = place is not None
     if site.rule.pointwise:
-        features = _feature_axes(site.module)
-        free = inputs.ndim - features
-        fitting = [place for place in range(free) if inputs.shape[place] == examples]
-        if axis in fitting or len(fitting) == 1:
-            place = axis if axis in fitting else fitting[0]
-            return Use(site, inputs.movedim(place, 0), grads.movedim(place + 1, 1))
-        tail = tuple(inputs.shape[free:])
-        return Use(site, inputs.reshape(-1, *tail), grads.reshape(grads.shape[0], -1, *grads.shape[1 + free :]))
+        if place is not None:
+            return Use(site, inputs.movedim(place, 0), grads.movedim(place + 1, 1), by_example)
+        free = inputs.ndim - _feature_axes(site.module)
+        rows = grads.reshape(grads.shape[0], -1, *grads.shape[1 + free :])
+        return Use(site, inputs.reshape(-1, *inputs.shape[free:]), rows, by_example)
     if expected_ndim(site.module) == inputs.ndim + 1:
-        return Use(site, inputs[None], grads[:, None])
-    return Use(site, inputs, grads)
+        return Use(site, inputs[None], grads[:, None], by_example)
+    return Use(site, inputs, grads, by_example)
 
 
 def _feature_axes(module: nn.Module) -> int:

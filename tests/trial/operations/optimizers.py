@@ -21,7 +21,8 @@ def one_step(scene: Scene) -> bool:
     """Whether the scene is a plain training step on one batch with targets."""
     plain = scene.place in ("nowhere", "default double") and scene.function == "none" and scene.selection == "all"
     hooked = any(p._backward_hooks for p in scene.model.parameters())  # what is in .grad would be no gradient
-    return plain and not hooked and scene.data.form in ("tuple", "list")
+    learns = bool(scene.truth.rows.any())  # else torch itself refuses loss.backward()
+    return plain and learns and not hooked and scene.data.form in ("tuple", "list")
 
 
 def backward(scene: Scene) -> None:
