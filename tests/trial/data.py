@@ -16,8 +16,17 @@ from tests.trial.choices import Choices
 from tests.trial.networks import TOKENS, Blueprint
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8]
-ONE = ["tensor", "tuple", "list", "dict"]
-SEVERAL = ["list of tuples", "list of lists", "list of tensors", "loader", "shuffled", "generator"]
+ONE = {"tensor": 3.0, "tuple": 4.0, "list": 1.5, "dict": 2.5}
+SEVERAL = {
+    "list of tuples": 3.0,
+    "list of lists": 1.0,
+    "list of tensors": 0.3,
+    "loader": 3.0,
+    "shuffled": 1.0,
+    "generator": 1.5,
+}
+"""Forms of one batch and of several, and how often they are drawn."""
+MEMORY = ["plain", "strided", "with gradients"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,8 @@ def make(choices: Choices, blueprint: Blueprint) -> Data:
     outputs = max(prod(blueprint.output_shape), 1)
     largest = max(32 // outputs, 1)
     counts = [size for size in SIZES if size <= largest]
-    form = o.pick("form", [f for f in ONE + SEVERAL if f != "shuffled" or MIXES not in blueprint.traits])
+    forms = {f: w for f, w in (ONE | SEVERAL).items() if f != "shuffled" or MIXES not in blueprint.traits}
+    form = o.pick("form", list(forms), list(forms.values()))
     sizes = [o.pick("examples", counts)] + ([o.pick("more examples", [0, *counts])] if form in SEVERAL else [])
     if form in ("loader", "shuffled"):  # the last batch is smaller
         sizes = [sizes[0], min(sizes[1], sizes[0])]
@@ -61,14 +71,22 @@ def make(choices: Choices, blueprint: Blueprint) -> Data:
     sizes = [size for size in sizes if size]
     generator = torch.Generator().manual_seed(o.number("data seed", 0, 2**16))
     dtype, likelihood = blueprint.dtype, blueprint.likelihood
+    memory = o.pick("memory", MEMORY, [20, 2, 1])
     batches = []
     for size in sizes:
         if blueprint.tokens:
             x = torch.randint(TOKENS, (size, *blueprint.input_shape), generator=generator)
         else:
-            x = torch.randn((size, *blueprint.input_shape), generator=generator).to(dtype)
+            x = _laid_out(torch.randn((size, *blueprint.input_shape), generator=generator).to(dtype), memory)
         batches.append((x, _targets(likelihood, size, blueprint.output_shape, dtype, generator)))
     return Data(batches, form, likelihood, _giver(form, batches))
+
+
+def _laid_out(x: Tensor, memory: str) -> Tensor:
+    """The same numbers as a part of a larger tensor with axes in another order, or as a leaf that asks for gradients."""
+    if memory == "strided":
+        return torch.stack([x, -x], -1).transpose(0, -2).contiguous().transpose(0, -2)[..., 0]
+    return x.requires_grad_() if memory == "with gradients" else x
 
 
 def _targets(likelihood: str, size: int, shape: Shape, dtype: torch.dtype, generator: torch.Generator) -> Tensor:

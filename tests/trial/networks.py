@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.trial.blocks import flow, layers, mixing, sharing, strange
+from tests.trial.blocks import flow, layers, mixing, routing, sharing, strange
 from tests.trial.blocks.base import BLOCKS, FEATURES, MAPS, ODD, Apply, Shape, Site
 from tests.trial.choices import Choices, NoSuchCase
 
-assert all((flow, layers, mixing, sharing, strange))  # they fill BLOCKS
+assert all((flow, layers, mixing, routing, sharing, strange))  # they fill BLOCKS
 
 TOKENS = 4
 LARGEST_OUTPUT = 6

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tests.trial.blocks.base import NOISE, ROUNDS, STATEFUL, Apply, Site, block, in_train_mode, parameter
+from tests.trial.blocks.base import NOISE, ODD, ROUNDS, STATEFUL, Apply, Site, block, in_train_mode, parameter
 
 
 def _slope(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -179,7 +179,19 @@ def quantized_forward() -> Iterator[None]:
         nn.Linear.forward = old  # type: ignore[method-assign]
 
 
+@contextmanager
+def global_hook() -> Iterator[None]:
+    """A hook on all modules changes what linear layers give."""
+    change = lambda m, args, out: 2 * out if isinstance(m, nn.Linear) else None  # noqa: E731
+    handle = nn.modules.module.register_module_forward_hook(change)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 MODES: dict[str, Callable[[], Any]] = {
+    "global hook": global_hook,
     "doubling mode": Doubling,
     "sine mode": Sine,
     "patched function": patched_function,
@@ -243,3 +255,63 @@ def _observed(m: Any, x: Tensor) -> Tensor:
     out = y / m.range
     m.range = 0.9 * m.range + 0.1 * y.detach().abs().max()
     return out
+
+
+@block("features", ODD, weight=0.5)
+def writes_parameter(site: Site) -> Any:
+    """A constraint that the forward enforces on its weight, in every call or where it is violated."""
+    always = site.choices.chance("always")
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            if always or m.fc.weight.norm() > 100:
+                m.fc.weight.mul_(0.9)
+        return m.fc(x)
+
+    return Apply(run, fc=nn.Linear(site.width, site.width))
+
+
+@block(weight=0.7)
+def odd_memory(site: Site) -> Any:
+    """Parameters that are transposed or share their memory with others."""
+    f, how = site.width, site.choices.pick("how", ["transposed", "shared", "expanded input"])
+    layer = nn.Linear(f, f)
+    if how == "transposed":
+        layer.weight = nn.Parameter(torch.randn(f, f).t())
+    if how == "expanded input":
+        return Apply(lambda m, x: m.fc(x[..., :1].expand_as(x)).tanh(), fc=layer)
+    return Apply(lambda m, x: m.fc(x) + x @ m.w, fc=layer, w=nn.Parameter(layer.weight.detach()))
+
+
+@block(weight=0.7)
+def reversed_gradient(site: Site) -> Any:
+    """As in adversarial training: forward it is nothing, backward a change of sign."""
+    return Apply(lambda m, x: _Reversed.apply(m.fc(x)), fc=nn.Linear(site.width, site.width))
+
+
+class _Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return -grad
+
+
+@block("features", ROUNDS, weight=0.5)
+def autocast(site: Site) -> Any:
+    """A layer in bfloat16 by autocast."""
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return m.fc(x).to(x.dtype).tanh()
+
+    return Apply(run, fc=nn.Linear(site.width, site.width))
+
+
+@block(weight=0.4)
+def traced(site: Site) -> Any:
+    """A layer behind torch.jit."""
+    layer = nn.Linear(site.width, site.width)
+    return Apply(lambda m, x: m.fc(x).tanh(), fc=torch.jit.trace(layer, torch.zeros(2, *site.shape)))
