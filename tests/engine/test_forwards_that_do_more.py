@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import tangentlab as tl
-from tangentlab.errors import ModelError
+from tangentlab.errors import ModelError, NumericsError
 from tests.engine.state import model_state
 from tests.engine.truth import dense_jacobian, relative_error
 
@@ -36,6 +36,13 @@ class Net(nn.Module):
         return self.head(self.middle(self.fc(x).tanh()))
 
 
+ENTRIES: dict[str, Callable[[nn.Module, Tensor], object]] = {
+    "kernel": tl.NTK,
+    "table": tl.coverage,
+    "product": lambda m, x: tl.FIM(m, x, tl.PMatImplicit) @ tl.PVector.ones(m),
+}
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("case", list(NOISE))
 def test_any_draw_in_the_forward_is_refused_whatever_it_gives(case: str, seed: int) -> None:
@@ -45,7 +52,7 @@ def test_any_draw_in_the_forward_is_refused_whatever_it_gives(case: str, seed: i
     np.random.seed(seed)
     states = random.getstate(), np.random.get_state()[1].copy()
     before = model_state(model)
-    for entry in (tl.NTK, tl.coverage, lambda m, x: tl.FIM(m, x, tl.PMatImplicit) @ tl.PVector.ones(m)):
+    for entry in ENTRIES.values():
         with pytest.raises(ModelError, match="draws from the random generator"):
             entry(model, x)
     assert model_state(model) == before
@@ -76,10 +83,29 @@ class Constrained(nn.Linear):
 
 
 @pytest.mark.parametrize("how", ["data", "data in place", "no_grad"])
-def test_a_forward_that_writes_to_its_parameters_is_refused_by_name(how: str) -> None:
+def test_a_forward_that_writes_to_its_parameters_is_refused_by_name_and_taken_back(how: str) -> None:
     model = nn.Sequential(Constrained(3, 4), nn.Tanh(), nn.Linear(4, 2))
     model[0].how = how
-    with pytest.raises(ModelError, match=r"writes to the parameter '0.weight'.*after the optimizer's step"):
+    before = [(p.data_ptr(), p.detach().clone()) for p in model.parameters()]
+    for entry in ENTRIES.values():
+        with pytest.raises(ModelError, match=r"writes to the parameter '0.weight'.*after the optimizer's step"):
+            entry(model, torch.randn(5, 3))
+        for parameter, (address, value) in zip(model.parameters(), before):
+            assert parameter.data_ptr() == address and torch.equal(parameter, value)
+
+
+def test_what_a_forward_has_written_before_it_raises_is_taken_back() -> None:
+    model = nn.Sequential(Constrained(3, 4), nn.Linear(5, 2))
+    before = model[0].weight.detach().clone()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        tl.NTK(model, torch.randn(5, 3))
+    assert torch.equal(model[0].weight, before)
+
+
+def test_weights_that_are_no_numbers_are_not_taken_for_written() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model[0].weight.data[0, 0] = torch.nan
+    with pytest.raises(NumericsError, match="NaN"):
         tl.NTK(model, torch.randn(5, 3))
 
 

@@ -20,6 +20,7 @@ from tangentlab.engine.randomness import RandomState
 from tangentlab.engine.sharding import refuse_sharded
 from tangentlab.engine.snapshot import untouched as untouched
 from tangentlab.engine.turns import TURN
+from tangentlab.engine.writes import Parameters
 from tangentlab.errors import InputError, ModelError, NumericsError
 from tangentlab.layers.norm import is_stochastic, mixes_examples
 
@@ -33,7 +34,7 @@ class Network:
 
     `forward(model, batch)` gives the model's output; `function(output, batch)` turns it into (examples, ...).
     `verify` says whether routes are proved before they are used (see `certificate`). `dependence` remembers whether any
-    outputs depended on a selected parameter.
+    outputs depended on a selected parameter, `watched` names those of which a copy was kept in the first forward.
     """
 
     model: nn.Module
@@ -42,6 +43,7 @@ class Network:
     function: OutputFunction | None = None
     verify: bool = True
     dependence: Dependence = field(default_factory=Dependence, repr=False, compare=False)
+    watched: list[str] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -95,17 +97,26 @@ class Network:
 
         Only what happens twice is held against it: another thread may have drawn meanwhile, and a first call may convert.
         """
-        random, written = RandomState.now(), _stamps(self.model)
-        output = self._forward(batch)
-        if not random.drawn() and _stamps(self.model) == written:
-            return output
-        random.restore()
-        written = _stamps(self.model)
+        copied = () if self.watched else self.layout.names
+        random, before = RandomState.now(), Parameters(self.model, copied)
+        try:
+            output = self._forward(batch)
+            if random.drawn() or before.written():
+                random.restore()
+                output = self._repeated(batch, random, Parameters(self.model, copied))
+        except BaseException:
+            before.restore()
+            raise
+        self.watched[:] = before.copies or self.watched
+        return output
+
+    def _repeated(self, batch: Any, random: RandomState, before: Parameters) -> Tensor:
         output = self._forward(batch)
         if whose := random.drawn():
             random.restore()
             raise ModelError(RANDOM_FORWARD.format(whose))
-        refuse_changes(written, _stamps(self.model))
+        if name := before.written():
+            raise ModelError(_WRITTEN.format(name))
         return output
 
     def _forward(self, batch: Any) -> Tensor:
@@ -137,20 +148,6 @@ def without_chance(run: Callable[[], Result]) -> Result:
             random.restore()
             raise ModelError(RANDOM_FORWARD.format(whose))
     return found
-
-
-def refuse_changes(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]) -> None:
-    """Refuse a forward that has written to a parameter, told by facts that begin with the parameter's name."""
-    for old, new in zip(before, after, strict=True):
-        if old != new:
-            raise ModelError(_WRITTEN.format(new[0]))
-
-
-def _stamps(model: nn.Module) -> list[tuple[Any, ...]]:
-    """Name, address and version of every parameter; nothing inside a functional transform, whose tensors have none."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return []
-    return [(name, p.data_ptr(), p._version) for name, p in model.named_parameters()]
 
 
 RANDOM_FORWARD = (

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tangentlab.engine.capture import capture
-from tangentlab.engine.certificate import verifies
 from tangentlab.engine.fallback import Verdicts, fallback_rows
 from tangentlab.engine.groups import Group, parameter_groups
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.memory import keep_freed_memory
-from tangentlab.engine.network import Network, grad_mode, refuse_changes
+from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.router import Router
 from tangentlab.engine.routes import Route, structured_factors
 from tangentlab.engine.snapshot import same_random_state, untouched
@@ -32,22 +30,13 @@ class Engine:
             self.groups = parameter_groups(network.model, network.layout)
         self.router = Router(network, self.groups)
         self.verdicts: Verdicts = {}
-        self._swept = False
 
     def sweep(self, batch: Any) -> Sweep:
         """Forward one batch and decide the routes."""
-        written = self._sums() if not self._swept and verifies(self.network) else []
         with same_random_state():
             captured = capture(self.network, batch, self.groups)
-            if written:
-                refuse_changes(written, self._sums())
             routes = self.router.routes(captured, batch)
-        self._swept = True
         return Sweep(self, batch, captured.outputs, routes)
-
-    def _sums(self) -> list[tuple[Any, ...]]:
-        """Name and norm of every parameter: writing through `parameter.data` leaves no other trace."""
-        return [(name, float(torch.linalg.vector_norm(p.detach()))) for name, p in self.network.parameters().items()]
 
 
 class Sweep:

@@ -1,0 +1,48 @@
+"""Forwards that write to parameters: seen, and taken back before they are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import nn
+
+
+class Parameters:
+    """All parameters of a model as they are before a forward.
+
+    Addresses and versions tell of most writes. Those through `parameter.data` are told by values, and in-place writes can be
+    taken back by values only: `copied` names the parameters of which a copy is kept. Inside a functional transform nothing is
+    looked at, because its tensors have no address.
+    """
+
+    def __init__(self, model: nn.Module, copied: Collection[str]) -> None:
+        inside = torch._C._functorch.peek_interpreter_stack() is not None
+        self._all = {} if inside else dict(model.named_parameters())
+        self._memory = {name: parameter.data for name, parameter in self._all.items()}
+        self._stamps = self._read()
+        self.copies = {name: p.detach().clone() for name, p in self._all.items() if name in copied}
+
+    def _read(self) -> dict[str, tuple[int, int]]:
+        return {name: (parameter.data_ptr(), parameter._version) for name, parameter in self._all.items()}
+
+    def written(self) -> str:
+        """The first parameter that was written to since, or ''."""
+        now = self._read()
+        return next((n for n in self._all if now[n] != self._stamps[n] or not self._has_its_value(n)), "")
+
+    def _has_its_value(self, name: str) -> bool:
+        now, before = self._all[name].detach(), self.copies.get(name)
+        if before is None:
+            return True
+        alike = now.dtype == before.dtype and now.shape == before.shape
+        return alike and (torch.equal(now, before) or torch.allclose(now, before, rtol=0, atol=0, equal_nan=True))
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put memory and values back."""
+        for name, parameter in self._all.items():
+            if parameter.data_ptr() != self._memory[name].data_ptr():
+                parameter.data = self._memory[name]
+            if not self._has_its_value(name):
+                parameter.copy_(self.copies[name])
