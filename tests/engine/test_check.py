@@ -115,6 +115,23 @@ def test_small_batches_are_looked_at_one_by_one() -> None:
     assert 3 * 3 < len(BACKWARDS) < 3 * 3 + 12
 
 
+class PartlySingle(nn.Module):
+    """An activation in single precision between layers of double precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x).float().tanh().to(x.dtype))
+
+
+@pytest.mark.parametrize("examples", [1, 2, 20])
+def test_what_rounding_does_to_plain_autograd_is_no_disagreement(examples: int) -> None:
+    torch.manual_seed(0)
+    assert check(PartlySingle(), inputs(examples)).passed
+
+
 class Tokens(nn.Module):
     def __init__(self) -> None:
         super().__init__()

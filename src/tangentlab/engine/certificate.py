@@ -37,7 +37,7 @@ TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 0.05, torc
 """Largest difference of two gradients of one parameter, relative to the largest entry, that counts as rounding."""
 _LENGTH = 0.25
 """The same for the length of the difference, relative to the length of the gradient, as a part of the tolerance."""
-_OWN_NOISE = 8
+OWN_NOISE = 8
 """How many times the difference of plain autograd from itself counts as rounding."""
 _SOME = 32
 """Examples that are looked at one by one where a proof has failed."""
@@ -77,7 +77,7 @@ def differs(found: Tensor, truth: Tensor, noise: Tensor | None = None) -> bool:
     for size, part in ((_largest, 1.0), (_length, _LENGTH)):
         allowed = part * tolerance * size(truth)
         if noise is not None:
-            allowed = allowed + _OWN_NOISE * size(noise)
+            allowed = allowed + OWN_NOISE * size(noise)
         if not bool(size(difference) <= allowed):
             return True
     return False
@@ -126,7 +126,7 @@ def proof(network: Network, outputs: Tensor, routes: Sequence[Route]) -> Verdict
         require_finite(gradient, f"The gradients of {name}")
     wrong = [name for name in truth if differs(found[name], truth[name])]
     if wrong:
-        noise = _own_noise(outputs, {name: parameters[name] for name in wrong}, combined, truth)
+        noise = own_noise(outputs, {name: parameters[name] for name in wrong}, combined, truth)
         wrong = [name for name in wrong if differs(found[name], truth[name], noise[name])]
     failed = {route.group: name for route in claimed for name in route.group.names if name in wrong}
     used = [name for route in claimed if route.uses for name in route.group.names]
@@ -159,16 +159,16 @@ def plain_gradient(outputs: Tensor, parameters: Mapping[str, nn.Parameter], cota
     }
 
 
-def _own_noise(
+def own_noise(
     outputs: Tensor, parameters: Mapping[str, nn.Parameter], cotangent: Tensor, truth: Gradients
 ) -> Gradients:
-    """By how much the gradients of two halves of the cotangent miss the whole: rounding of plain autograd itself.
+    """By how much the gradients of two parts of the cotangent miss the whole: rounding of plain autograd itself.
 
     Never less than the precision of the largest gradient of all, for sums that happen to have no rounding at all.
     """
-    half = cotangent * (random_weights(cotangent.shape, cotangent) > 0)
-    one = plain_gradient(outputs, parameters, half)
-    other = plain_gradient(outputs, parameters, cotangent - half)
+    part = cotangent * random_weights(cotangent.shape, cotangent)
+    one = plain_gradient(outputs, parameters, part)
+    other = plain_gradient(outputs, parameters, cotangent - part)
     largest = max(float(gradient.abs().max()) for gradient in truth.values() if gradient.numel())
     least = {name: torch.finfo(gradient.dtype).eps * largest for name, gradient in truth.items()}
     return {name: (one[name] + other[name] - truth[name]).abs() + least[name] for name in parameters}
@@ -199,7 +199,7 @@ def examples_depend_on_each_other(network: Network, batch: Any, outputs: Tensor)
         own = plain_gradient(alone, parameters, cotangent[n : n + 1])
         wrong = {name: parameters[name] for name in parameters if differs(own[name], among[name])}
         if wrong:
-            noise = _own_noise(outputs, wrong, mask, among)
+            noise = own_noise(outputs, wrong, mask, among)
             if any(differs(own[name], among[name], noise[name]) for name in wrong):
                 return True
     return False
