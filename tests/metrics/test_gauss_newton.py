@@ -80,6 +80,19 @@ def test_a_loss_that_is_not_convex_is_refused_by_its_eigenvalue(kind):
         tl.GGN(case.model, case.batches, kind, loss=lambda f, y: f.sin().sum(1)) @ vectors(case)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_saturated_loss_is_convex_up_to_its_rounding(dtype):
+    model = nn.Linear(1, 3, bias=False).to(dtype)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0], [-0.7], [-1.0]]))
+    x = torch.linspace(10, 40, 61, dtype=dtype)[:, None]  # probabilities of 1 - 1e-8 to 1 - 1e-30
+    y = torch.arange(61) % 3
+    found = tl.GGN(model, (x, y), loss=nn.CrossEntropyLoss(reduction="none")).to_dense()
+    assert (found - tl.GGN(model, (x, y), loss="classification").to_dense()).abs().max() < 1e3 * torch.finfo(dtype).eps
+    with pytest.raises(NumericsError, match="not convex"):
+        tl.GGN(model, (x, y), loss=lambda f, y: -1e-9 * f.square().sum(1))
+
+
 def test_reduced_losses_and_losses_without_graph_are_refused():
     case = case_of("mlp")
     with pytest.raises(InputError, match="reduction='none'"):

@@ -76,14 +76,25 @@ class ConvexLoss(Weighting):
     def _square_roots(self, outputs: Tensor, batch: Any, number: int) -> Tensor:
         """R_n with R_n R_n^T = H_n, (N, C, C)."""
         values, vectors = torch.linalg.eigh(self.hessians(outputs, batch))
-        rounding = 1e3 * torch.finfo(values.dtype).eps * values.shape[-1]
-        if bool((values[:, 0] < -rounding * values.abs().amax(1).clamp_min(torch.finfo(values.dtype).tiny)).any()):
+        if _negative(values, values) and _negative(values, self._values_at_zero(outputs, batch)):
             raise NumericsError(
                 f"The loss is not convex in the outputs (its Hessian has the eigenvalue {float(values.min()):.3g}), so its "
                 "Gauss-Newton matrix is not positive semi-definite: take Hessian(...), or a loss that is convex."
             )
         self._checked.add(number)
         return (vectors * values.clamp_min(0).sqrt()[:, None, :]).to(outputs.dtype)
+
+    def _values_at_zero(self, outputs: Tensor, batch: Any) -> Tensor:
+        """Eigenvalues (N, C) of the Hessians at outputs of zero: the scale of rounding where a loss is saturated."""
+        hessians = self.hessians(torch.zeros_like(outputs), batch)
+        return torch.linalg.eigvalsh(hessians.nan_to_num(0.0, 0.0, 0.0))
+
+
+def _negative(values: Tensor, scale: Tensor) -> bool:
+    """Whether the least of ascending eigenvalues (N, C) is negative by more than rounding of values of a scale (N, C)."""
+    info = torch.finfo(values.dtype)
+    rounding = 1e3 * info.eps * values.shape[-1] * scale.abs().amax(1).clamp_min(info.tiny)
+    return bool((values[:, 0] < -rounding).any())
 
 
 def _wide(outputs: Tensor) -> Tensor:
