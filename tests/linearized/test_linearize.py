@@ -290,6 +290,19 @@ def test_the_second_order_model_of_two_linear_layers_is_the_network_itself_and_t
     torch.testing.assert_close(linearize(model, order=2, offset=False)(x), torch.zeros(6, 2).double())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_layers_behind_torch_jit_are_linearized() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    traced = nn.Sequential(torch.jit.trace(plain[0], torch.ones(2, 3).double()), *plain[1:])
+    models = linearize(traced), linearize(plain)
+    for model in models:
+        for k, v in enumerate(model.displacements().values()):
+            v.data.copy_(torch.linspace(-1, 1, v.numel()).reshape(v.shape) + k)
+    x = torch.randn(5, 3).double()
+    torch.testing.assert_close(models[0](x), models[1](x))
+
+
 def test_what_cannot_be_linearized_is_refused_with_the_way_out() -> None:
     with pytest.raises(InputError, match="order is 1"):
         linearize(MLP((2, 2)), order=3)

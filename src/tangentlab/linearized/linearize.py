@@ -152,7 +152,8 @@ class LinearizedModel(nn.Module):
 def frozen_copy(model: nn.Module) -> nn.Module:
     """A copy in eval mode none of whose parameters is trained."""
     try:
-        copy = deepcopy(model)
+        with torch.no_grad():  # parameters behind torch.jit are copied with their history otherwise
+            copy = deepcopy(model)
     except RuntimeError as error:
         raise ModelError(
             f"This model cannot be copied ({error}): torch.nn.utils.parametrizations.weight_norm can be, the older "
