@@ -311,6 +311,37 @@ def test_globally_patched_functions_and_modes_are_seen(patched: nn.Module) -> No
     assert tl.coverage(patched, x).structured_fraction < 1
 
 
+class Halving(nn.Module):
+    """The gradient is halved on its way back into the first of its two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(self.before(x).tanh())
+        if hidden.requires_grad:
+            hidden.register_hook(lambda gradient: gradient / 2)
+        return self.second(hidden.tanh())
+
+
+class DoublingOutputs(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return 2 * found if func is F.linear else found
+
+
+def test_what_a_hook_and_a_mode_make_up_for_together_is_no_proof() -> None:
+    """Whether torch reads a gradient before or after the hook depends on the other layers that are asked for."""
+    torch.manual_seed(0)
+    model, x = Halving().double(), torch.randn(5, 3, dtype=torch.float64)
+    with DoublingOutputs():
+        outputs = model(x)
+        rows = [torch.autograd.grad(o, list(model.parameters()), retain_graph=True) for o in outputs.t().flatten()]
+        truth = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows]).unflatten(0, (2, 5))
+        assert relative_error(tl.Jacobian(model, x).data, truth) < 1e-10
+
+
 def test_a_proof_is_made_once_per_batch_shape_and_call(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     original = certificate.proof

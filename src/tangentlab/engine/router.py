@@ -66,10 +66,16 @@ class Router:
         if not verifies(self.network):
             return Settled(axes, {})
         routes = self._proposed(live, axes, facts)
+        unproved: dict[Group, str] = {}
         verdict = proof(self.network, captured.outputs, routes)
         if verdict.failed and examples_depend_on_each_other(self.network, batch, captured.outputs):
             raise ModelError(f"{_MIXED} (Seen in the gradient of {next(iter(verdict.failed.values()))!r}.)")
-        return Settled(axes, {g: _UNPROVED.format(name) for g, name in verdict.failed.items()}, verdict.complete)
+        while (
+            verdict.failed
+        ):  # a hook on a gradient acts before or after torch reads it, depending on what else is asked for
+            unproved |= {group: _UNPROVED.format(name) for group, name in verdict.failed.items()}
+            verdict = proof(self.network, captured.outputs, [route for route in routes if route.group not in unproved])
+        return Settled(axes, unproved, verdict.complete)
 
     def _proposed(self, live: list[Call], axes: list[int | None], facts: GraphFacts) -> list[Route]:
         parameters = self.network.parameters()
