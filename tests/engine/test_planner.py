@@ -1,10 +1,13 @@
 """The plan counts what the kernels do, and results do not depend on it."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 
 import tangentlab
+from tangentlab.engine import planner
 from tangentlab.engine.planner import WHAT, calibrate
 from tangentlab.errors import InputError, MemoryBudgetError
 from tangentlab.models import LeNet5
@@ -69,6 +72,21 @@ def test_an_unknown_question_names_the_known_ones(net: nn.Module, images: torch.
 def test_calibration_is_measured_once() -> None:
     assert calibrate(torch.float32, 1) is calibrate(torch.float32, 1)
     assert calibrate(torch.float32, 1).seconds(1e9, 0) > 0
+
+
+@pytest.mark.parametrize(("rate", "largest"), [(1e8, 128), (5e9, 256), (1e15, 1024)])
+def test_a_machine_that_is_slow_with_a_type_measures_a_small_product(
+    rate: float, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+
+    def pretended(work: Callable[[], torch.Tensor]) -> float:
+        sizes.append(len(work()))
+        return 2 * sizes[-1] ** 3 / rate
+
+    monkeypatch.setattr(planner, "_best", pretended)
+    assert calibrate.__wrapped__(torch.float32).operations == pytest.approx(rate)
+    assert sizes[-1] == largest
 
 
 @pytest.mark.parametrize("outputs", ["all", "trace", 1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -50,13 +50,19 @@ class Calibration:
 
 @lru_cache(maxsize=8)
 def calibrate(dtype: torch.dtype = torch.float32, threads: int = 0) -> Calibration:
-    """Measure once per process, dtype and number of threads: about 50 ms."""
+    """Measure once per process, dtype and number of threads: about 50 ms, also for types that the machine is slow with."""
     own = torch.Generator().manual_seed(0)  # the caller's random stream stays where it is
-    a = torch.randn(1024, 1024, dtype=dtype, generator=own)
     buffer = torch.randn(4 << 20, dtype=dtype, generator=own)
-    product = _best(lambda: a @ a)
-    copy = _best(lambda: buffer.clone())
-    return Calibration(2 * 1024**3 / product, buffer.numel() * buffer.element_size() / copy)
+    copy = _best(buffer.clone)
+    for size in (128, 256, 512, 1024):
+        product = _best(partial(torch.mm, *2 * [buffer[: size**2].reshape(size, size)]))
+        if product > _LONG:
+            break
+    return Calibration(2 * size**3 / product, buffer.numel() * buffer.element_size() / copy)
+
+
+_LONG = 5e-3
+"""Seconds of a product that is long enough to be measured."""
 
 
 def _best(work: Callable[[], Any], repetitions: int = 5) -> float:
