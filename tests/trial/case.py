@@ -11,12 +11,12 @@ from random import Random
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tangentlab.errors import TangentlabError
 from tests.engine.state import model_state, process_state
 from tests.trial import scene as scenes
-from tests.trial.blocks.base import NOISE
+from tests.trial.blocks.base import NOISE, WRITES
 from tests.trial.choices import Choices, NoSuchCase
 from tests.trial.operations import jacobians, kernels, kronecker, matrices, optimizers, tools
 from tests.trial.operations.base import OPERATIONS, Results, Work
@@ -109,7 +109,8 @@ def _prepared(choices: Choices) -> tuple[Scene, str, Work]:
 def _judged(scene: Scene, work: Work) -> tuple[str, str]:
     """(outcome, detail)."""
     must_refuse = undefined(scene, work)
-    before = model_state(scene.model)
+    state = _values if WRITES in scene.blueprint.traits else model_state
+    before = state(scene.model)
     try:
         with scene.around():
             found = work.found()
@@ -126,9 +127,11 @@ def _judged(scene: Scene, work: Work) -> tuple[str, str]:
         if must_refuse:
             return SILENT, f"a number although {must_refuse}"
         dtype = torch.float32 if scene.rounds else scene.blueprint.dtype
-        detail = difference(found, work.expected(scene.truth), work.expected(scene.same), dtype, work.slack)
+        detail = difference(
+            found, work.expected(scene.truth), work.expected(scene.same), dtype, work.slack, work.size(scene.truth)
+        )
         outcome = SILENT if detail else EXACT
-    after = model_state(scene.model)
+    after = state(scene.model)
     changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
     changed = [key for key in changed if not (work.draws and key == "random state")]
     if outcome in (EXACT, REFUSED, NEEDLESS) and changed and not work.touches:
@@ -138,6 +141,8 @@ def _judged(scene: Scene, work: Work) -> tuple[str, str]:
 
 def undefined(scene: Scene, work: Work) -> str:
     """Why no number can be right, or ''."""
+    if work.undefined:
+        return work.undefined
     if work.measures and NOISE in scene.blueprint.traits:
         return "the forward draws at random or uses batch statistics"
     if scene.place == "inference mode":
@@ -147,10 +152,17 @@ def undefined(scene: Scene, work: Work) -> str:
     return "the order of the examples is not fixed" if work.ordered and scene.data.form == "shuffled" else ""
 
 
-def difference(found: Results, truth: Results, same: Results, dtype: torch.dtype, slack: float = 1.0) -> str:
+def _values(model: nn.Module) -> dict[str, Any]:
+    """What a model that writes to its parameters is to have afterwards: their values, if not their versions."""
+    return {name: tuple(parameter.detach().flatten().tolist()) for name, parameter in model.named_parameters()}
+
+
+def difference(
+    found: Results, truth: Results, same: Results, dtype: torch.dtype, slack: float = 1.0, size: float = 0.0
+) -> str:
     """'' where all agree to what the type allows, else where and by how much not.
 
-    The error of plain autograd in the network's own type, ten times over, is allowed on top.
+    The error of plain autograd in the network's own type, ten times over, is allowed on top. size: of what cancels.
     """
     if set(found) != set(truth):
         return f"{sorted(found)} was found and {sorted(truth)} expected"
@@ -162,7 +174,7 @@ def difference(found: Results, truth: Results, same: Results, dtype: torch.dtype
             continue
         if not torch.isfinite(one).all():
             return f"{name} is not finite"
-        scale = max(_size(expected), FLOORS[dtype])
+        scale = max(_size(expected), FLOORS[dtype], size)
         rounding = _size(same[name].double() - expected.double())
         error = _size(one - expected)
         if error > 10 * rounding + TOLERANCES[dtype] * slack * scale:

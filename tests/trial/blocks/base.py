@@ -15,9 +15,9 @@ Shape = tuple[int, ...]
 FEATURES, MAPS = "features", "maps"
 """Features on the last axis, (..., F), or channels on the first, (C, L...), both without the axis of the examples."""
 
-MIXES, NOISE, ODD, STATEFUL, ROUNDS = "mixes", "noise", "odd", "stateful", "rounds"
+MIXES, NOISE, ODD, STATEFUL, ROUNDS, WRITES = "mixes", "noise", "odd", "stateful", "rounds", "writes"
 """Examples see each other; the forward draws at random; refusing is allowed; the forward changes what the next one gives;
-a part of it is in single precision."""
+a part of it is in single precision; it writes to its parameters."""
 
 
 @dataclass

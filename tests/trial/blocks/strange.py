@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tests.trial.blocks.base import NOISE, ODD, ROUNDS, STATEFUL, Apply, Site, block, in_train_mode, parameter
+from tests.trial.blocks.base import NOISE, ODD, ROUNDS, STATEFUL, WRITES, Apply, Site, block, in_train_mode, parameter
 
 
 def _slope(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -257,7 +257,7 @@ def _observed(m: Any, x: Tensor) -> Tensor:
     return out
 
 
-@block("features", ODD, weight=0.5)
+@block("features", ODD, WRITES, weight=0.5)
 def writes_parameter(site: Site) -> Any:
     """A constraint that the forward enforces on its weight, in every call or where it is violated."""
     always = site.choices.chance("always")

@@ -17,6 +17,11 @@ from tests.trial.truth import Truth
 Results = dict[str, Tensor]
 
 
+def nothing(truth: Truth) -> float:
+    """Nothing cancels."""
+    return 0.0
+
+
 @dataclass
 class Work:
     """`found` calls the library; `expected` says what comes out, given the truth about rows and outputs.
@@ -24,7 +29,8 @@ class Work:
     `ordered`: the order of examples matters, so shuffling loaders are refused. `refusals`: errors that are in order even for
     an ordinary network. `slack`: how much further than usual the results may be off (iterative methods). `touches`: whether
     the call may change the model. `measures`: whether noise must be refused. `one_batch`: the first batch is what it takes.
-    `draws`: whether the method itself is random.
+    `draws`: whether the method itself is random. `undefined`: why no number can be right. `size`: of what
+    cancels in the results, for their rounding.
     """
 
     found: Callable[[], Results]
@@ -36,6 +42,8 @@ class Work:
     measures: bool = True
     one_batch: bool = False
     draws: bool = False
+    undefined: str = ""
+    size: Callable[[Truth], float] = nothing
 
 
 @dataclass(frozen=True)

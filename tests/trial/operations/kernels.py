@@ -9,7 +9,7 @@ from torch import Tensor
 
 import tangentlab as tl
 from tests.trial.choices import Choices
-from tests.trial.operations.base import Results, Work, in_type, operation, random_vector
+from tests.trial.operations.base import Results, Work, in_type, nothing, operation, random_vector
 from tests.trial.scene import Scene
 from tests.trial.truth import Truth
 
@@ -45,6 +45,11 @@ def true_kernel(truth: Truth, outputs: Any, cross: bool, center: str | None) -> 
     return centred(kernel, center)
 
 
+def largest(truth: Truth) -> float:
+    """Largest entry of the kernel before it is centred."""
+    return float(truth.kernel().abs().max())
+
+
 @operation(6)
 def ntk(o: Choices, scene: Scene) -> Work:
     count = scene.truth.count
@@ -56,7 +61,8 @@ def ntk(o: Choices, scene: Scene) -> Work:
         options = scene.options() | {"outputs": outputs, "center": center}
         return {"kernel": tl.NTK(scene.model, scene.data.give(), second, **options).data}
 
-    return Work(found, lambda truth: {"kernel": true_kernel(truth, outputs, cross, center)}, ordered=True)
+    expected = lambda truth: {"kernel": true_kernel(truth, outputs, cross, center)}  # noqa: E731
+    return Work(found, expected, ordered=True, size=largest if center else nothing)
 
 
 @operation(1.5)
@@ -94,7 +100,7 @@ def implicit_kernel(o: Choices, scene: Scene) -> Work:
             return {"product": torch.einsum("cnbm,bm->cn", kernel, random_vector(*size))}
         return {what: torch.einsum("cncn->cn", kernel) if what == "diagonal" else kernel}
 
-    return Work(found, expected, ordered=True)
+    return Work(found, expected, ordered=True, size=largest if center else nothing)
 
 
 @operation(1.5, dtypes=(torch.float64,))

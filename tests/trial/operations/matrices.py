@@ -189,7 +189,9 @@ def gauss_newton(o: Choices, scene: Scene) -> Work:
         loss = (lambda f, y: losses(name, f, y)) if own else name
         return tl.GGN(scene.model, scene.data.give(), kind, loss, **scene.options())
 
-    return matrix_work(o, scene, build, lambda truth: truth.weighted(hessian_of_loss(name, truth.outputs)))
+    work = matrix_work(o, scene, build, lambda truth: truth.weighted(hessian_of_loss(name, truth.outputs)))
+    work.undefined = "the matrix is zero" if name == "log_softmax" and not own else ""
+    return work
 
 
 @operation(2, fits=has_targets, dtypes=(torch.float64,))

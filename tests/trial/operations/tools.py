@@ -23,6 +23,8 @@ def linearized(o: Choices, scene: Scene) -> Work:
         raise NoSuchCase("the network itself is linearized")
     if any(module.training for module in scene.model.modules()):
         raise NoSuchCase("in eval mode")
+    if "changed_backward" in scene.blueprint.kinds and scene.blueprint.dtype.itemsize == 2:
+        raise NoSuchCase("a part of the gradient may be halved within the rounding of half precision")
     moved = o.pick("moved", [True, False], [3, 1])
     names = scene.selected()
 
