@@ -21,7 +21,8 @@ class Parameters:
         self._all = {} if inside else dict(model.named_parameters())
         self._memory = {name: parameter.data for name, parameter in self._all.items()}
         self._stamps = self._read()
-        self.copies = {name: p.detach().clone() for name, p in self._all.items() if name in copied}
+        own = {name: parameter for name, parameter in self._all.items() if name in copied and not parameter.is_meta}
+        self.copies = {name: parameter.detach().clone() for name, parameter in own.items()}
 
     def _read(self) -> dict[str, tuple[int, int]]:
         return {name: (parameter.data_ptr(), parameter._version) for name, parameter in self._all.items()}
