@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -9,14 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
 from tests.trial.blocks.base import MIXES, Shape
 from tests.trial.choices import Choices
 from tests.trial.networks import TOKENS, Blueprint
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8]
-ONE = {"tensor": 3.0, "tuple": 4.0, "list": 1.5, "dict": 2.5}
+ONE = {"tensor": 3.0, "tuple": 4.0, "list": 1.5, "dict": 2.5, "mapping": 1.0, "object": 1.0}
 SEVERAL = {
     "list of tuples": 3.0,
     "list of lists": 1.0,
@@ -24,9 +25,26 @@ SEVERAL = {
     "loader": 3.0,
     "shuffled": 1.0,
     "generator": 1.5,
+    "list of mappings": 0.5,
+    "loader of dicts": 0.5,
+    "iterator of a loader": 0.5,
+    "own sampler": 0.5,
 }
 """Forms of one batch and of several, and how often they are drawn."""
+LOADED = ("loader", "shuffled", "loader of dicts", "iterator of a loader", "own sampler")
 MEMORY = ["plain", "strided", "with gradients"]
+
+
+@dataclass
+class Pair:
+    """Inputs and targets in one object."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+class InOrder(SequentialSampler):
+    """A sampler of one's own."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +82,7 @@ def make(choices: Choices, blueprint: Blueprint) -> Data:
     forms = {f: w for f, w in (ONE | SEVERAL).items() if f != "shuffled" or MIXES not in blueprint.traits}
     form = o.pick("form", list(forms), list(forms.values()))
     sizes = [o.pick("examples", counts)] + ([o.pick("more examples", [0, *counts])] if form in SEVERAL else [])
-    if form in ("loader", "shuffled"):  # the last batch is smaller
+    if form in LOADED:  # the last batch is smaller
         sizes = [sizes[0], min(sizes[1], sizes[0])]
     if form == "list of tensors" and sizes[1]:  # by shapes alone it cannot be told from inputs and targets
         sizes = [sizes[0], sizes[0]]
@@ -102,6 +120,7 @@ def _giver(form: str, batches: list[tuple[Tensor, Tensor]]) -> Callable[[], Any]
     """A function that gives the data anew."""
     x, y = batches[0]
     whole = TensorDataset(torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]))
+    named: Any = [{"x": one, "labels": label} for one, label in whole]
     forms: dict[str, Callable[[], Any]] = {
         "tensor": lambda: x,
         "tuple": lambda: (x, y),
@@ -113,5 +132,11 @@ def _giver(form: str, batches: list[tuple[Tensor, Tensor]]) -> Callable[[], Any]
         "loader": lambda: DataLoader(whole, batch_size=len(x)),
         "shuffled": lambda: DataLoader(whole, batch_size=len(x), shuffle=True),
         "generator": lambda: (batch for batch in batches),
+        "mapping": lambda: UserDict(x=x, labels=y),
+        "object": lambda: Pair(x, y),
+        "loader of dicts": lambda: DataLoader(named, batch_size=len(x)),
+        "list of mappings": lambda: [UserDict(x=x, labels=y) for x, y in batches],
+        "iterator of a loader": lambda: iter(DataLoader(whole, batch_size=len(x), generator=torch.Generator())),
+        "own sampler": lambda: DataLoader(whole, batch_size=len(x), sampler=InOrder(whole)),
     }
     return forms[form]

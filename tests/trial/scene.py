@@ -95,6 +95,7 @@ class Scene:
             "matrices": lambda name, p: p.ndim == 2,
             "list": [*self.selected()],
             "globs": "*weight*",
+            "container": f"block[s].{first.split('.')[1]}",
         }[self.selection]
 
     def selected(self) -> tuple[str, ...]:
@@ -106,6 +107,7 @@ class Scene:
             "matrices": [n for n, p in parameters.items() if p.ndim == 2],
             "list": list(parameters)[::2],
             "globs": [n for n in parameters if "weight" in n],
+            "container": [n for n in parameters if n.split(".")[1] == next(iter(parameters)).split(".")[1]],
         }[self.selection]
         if sum(parameters[name].numel() for name in names) == 0:
             raise NoSuchCase("nothing is selected")
@@ -147,5 +149,5 @@ def make(choices: Choices) -> Scene:
     weights = [30, 1.5, 0.2, 0.5, *[0.4] * len(MODES)]
     place = o.pick("place", list(PLACES), weights)
     function = o.pick("function", list(FUNCTIONS), [12, 1]) if blueprint.likelihood == "regression" else "none"
-    selection = o.pick("selection", ["all", "first", "matrices", "list", "globs"], [20, 1, 1, 1, 1])
+    selection = o.pick("selection", ["all", "first", "matrices", "list", "globs", "container"], [20, *[1] * 5])
     return Scene(blueprint, data, place, function, selection, deepcopy(network.record))
