@@ -2,7 +2,7 @@
 
 Cases are numbered, every number is one case, and what was found is kept in a journal: a trial that was stopped goes on when it
 is started again. A failure is shrunk to the smallest record that fails in the same way; `--case 17` runs one case here,
-`--record '{...}'` one record.
+`--record '{...}'` one record. `--again` runs the cases that failed once more after they were mended; the figures name them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ def main() -> int:
         outcome = run(options.seed, options.case) if options.case is not None else replay(json.loads(options.record))
         _tell(outcome)
         return int(outcome.failed)
-    journal = Journal(options.journal or ROOT / "runs" / "trial" / f"seed-{options.seed}.jsonl", options.seed)
+    path = options.journal or ROOT / "runs" / "trial" / f"seed-{options.seed}.jsonl"
+    journal = Journal(path, options.seed, options.again)
     numbers = range(options.first, options.first + options.cases)
     with Workshop(options.jobs, options.seed) as workshop:
-        _go(workshop, journal, numbers)
+        _go(workshop, journal, numbers, options.again)
         failures = [journal.done[n] for n in numbers if journal.done[n]["outcome"] in FAILURES]
         for one in failures[: options.shrink]:
             _reproduce(workshop, one)
@@ -52,14 +53,17 @@ def _options() -> argparse.Namespace:
         "--save", action="store_true", help="write results/trial/generated.json and the table of docs/models.md"
     )
     parser.add_argument("--journal", type=Path, help="where to keep what was found; runs/trial/ by default")
+    parser.add_argument(
+        "--again", action="store_true", help="run what failed again on the sources as they are now, and say so"
+    )
     parser.add_argument("--case", type=int, help="run this case alone, in this process")
     parser.add_argument("--record", help="run the case of this record alone, in this process")
     return parser.parse_args()
 
 
-def _go(workshop: Workshop, journal: Journal, numbers: range) -> None:
-    """All cases that the journal does not have."""
-    left = [n for n in numbers if n not in journal.done]
+def _go(workshop: Workshop, journal: Journal, numbers: range, again: bool) -> None:
+    """All cases that the journal does not have, or that failed where those are to be run again."""
+    left = [n for n in numbers if n not in journal.done or again and journal.done[n]["outcome"] in FAILURES]
     start = last = time.monotonic()
     for count, (number, outcome) in enumerate(workshop.outcomes(left), 1):
         journal.add(number, outcome)

@@ -21,12 +21,17 @@ def fingerprint() -> str:
 
 
 class Journal:
-    """Lines of JSON: a head that says which trial of which sources it is, then an outcome per case."""
+    """Lines of JSON: a head that says which trial of which sources it is, then an outcome per case.
 
-    def __init__(self, path: Path, seed: int) -> None:
+    `again`: the sources have changed since, and what failed is run again; the new outcome keeps what the first one was.
+    """
+
+    def __init__(self, path: Path, seed: int, again: bool = False) -> None:
         self.path, self.head = path, {"seed": seed, "sources": fingerprint()}
         self.done: dict[int, dict[str, Any]] = {}
         lines = path.read_text().splitlines() if path.exists() else []
+        if again and lines:
+            self.head = json.loads(lines[0])
         if lines and json.loads(lines[0]) == self.head:
             for line in lines[1:]:
                 try:
@@ -41,6 +46,8 @@ class Journal:
     def add(self, case: int, outcome: dict[str, Any]) -> None:
         """Keep an outcome; records only of failures, any case can be had again from its number."""
         kept = {key: value for key, value in outcome.items() if key != "record" or outcome["outcome"] in _KEPT}
+        if case in self.done:
+            kept["first"] = self.done[case].get("first") or f"{self.done[case]['outcome']}: {self.done[case]['detail']}"
         self.done[case] = {"case": case, **kept}
         with self.path.open("a") as file:
             file.write(json.dumps(self.done[case]) + "\n")

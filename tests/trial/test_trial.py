@@ -125,6 +125,21 @@ def test_a_trial_goes_on_from_its_journal_and_not_from_that_of_other_sources(
     assert first.done == {}
 
 
+def test_what_failed_and_is_run_again_keeps_how_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal.jsonl"
+    first = journal.Journal(path, 0)
+    first.add(7, {"outcome": "exact", "detail": "", "operation": "ntk", "kinds": [], "seconds": 0.1})
+    first.add(9, {"outcome": "crash", "detail": "ended", "operation": "ntk", "kinds": [], "seconds": 0.1})
+    monkeypatch.setattr(journal, "fingerprint", lambda: "other")
+    second = journal.Journal(path, 0, again=True)
+    assert second.head == first.head
+    second.add(9, {"outcome": "exact", "detail": "", "operation": "ntk", "kinds": [], "seconds": 0.1})
+    result = summary.summarized(journal.Journal(path, 0, again=True).done.values(), 0, "x")
+    assert result["outcomes"] == {"exact": 2} and result["cases"] == 2
+    assert result["failed at first, mended and run again"] == [{"case": 9, "first": "crash: ended"}]
+    assert "1 of them failed at first" in summary.table(result)
+
+
 def test_a_failure_is_shrunk_to_what_it_needs() -> None:
     record = run(0, 40).record
     record["network"]["blocks"].append({"kind": "mixed", "pattern": "four before"})
