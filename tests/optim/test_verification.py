@@ -197,6 +197,13 @@ def test_a_small_part_of_the_loss_suffices() -> None:
     assert "net.0" not in treated_after(model, KFAC, lambda: F.cross_entropy(model(x), y))
 
 
+@pytest.mark.parametrize("share", [1e-3, 1e-7])
+def test_a_use_of_any_size_is_seen_in_double_precision(share: float) -> None:
+    model, (x, y) = tiny_mlp(), data(12, 4)
+    loss = lambda: F.cross_entropy(model(x) + share * model[0].weight.sin().sum(1), y)  # noqa: E731
+    assert treated_after(model, KFAC, loss) == {"2"}
+
+
 def test_a_head_behind_the_derivatives_is_preconditioned() -> None:
     model = nn.Sequential(Energy(nn.Tanh(), "force"), nn.Linear(3, 3).double())
     x, y = data(12, 4)

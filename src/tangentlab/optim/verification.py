@@ -15,7 +15,7 @@ from tangentlab.optim.lookup import LookupSum
 from tangentlab.optim.observer import Observer, SeenCall
 from tangentlab.optim.sums import Sample
 
-RTOL = {torch.float64: 1e-6, torch.float32: 3e-3}
+RTOL = {torch.float64: 1e-9, torch.float32: 3e-3}
 """Relative difference that is rounding, by the type of the activations; `HALF` for shorter ones."""
 HALF = 5e-2
 ROUNDING = 8.0

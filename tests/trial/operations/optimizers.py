@@ -14,7 +14,8 @@ from tests.trial.operations.base import Results, Work, operation
 from tests.trial.scene import Scene
 from tests.trial.truth import Truth, losses, scores
 
-HUGE = 1e20
+HUGE = 1e26
+"""Its square root, which dampens each Kronecker factor, is far above all second moments."""
 
 
 def one_step(scene: Scene) -> bool:
