@@ -447,6 +447,21 @@ def test_gradients_that_are_nothing_but_rounding_keep_their_closed_form(dtype: t
     assert rows == {("key.weight", "key.bias"): ""}
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_noise_of_a_gradient_is_never_below_the_precision_of_the_largest_one(
+    dtype: torch.dtype, sign: float
+) -> None:
+    """Whole numbers have no rounding at all, whatever the sign of the gradients."""
+    weights = {name: nn.Parameter(torch.ones((), dtype=dtype)) for name in ("large", "small")}
+    x = sign * torch.arange(1, 5, dtype=dtype)
+    outputs = weights["large"] * 1024 * x + weights["small"] * x
+    cotangent = torch.ones_like(outputs)
+    truth = certificate.plain_gradient(outputs, weights, cotangent)
+    noise = certificate._own_noise(outputs, weights, cotangent, truth)
+    assert {name: float(one) for name, one in noise.items()} == dict.fromkeys(weights, torch.finfo(dtype).eps * 10240)
+
+
 @pytest.mark.parametrize("depth", [12, 40])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_deep_networks_keep_their_closed_forms_in_low_precision(dtype: torch.dtype, depth: int) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import tangentlab as tl
 from tangentlab.engine.forward_mode import Linearization, plain_kernels
 from tangentlab.engine.network import Network
+from tangentlab.engine.rows import Rows, Unweighted
 from tangentlab.errors import ModelError
 from tests.engine.state import model_state, process_state
 from tests.engine.truth import dense_jacobian, relative_error
@@ -130,6 +131,17 @@ def test_a_rung_is_verified_once_by_those_who_share_their_trust() -> None:
     assert len(calls) == 4
     third.jvp(v)
     assert len(calls) == 7
+
+
+@pytest.mark.parametrize(("kind", "rung"), [("linear", DEFAULT), ("sdpa", PLAIN)])
+def test_the_rows_of_several_batches_begin_on_the_first_rung_and_go_on_where_the_last_batch_was(kind, rung) -> None:
+    model, batches = make_network(kind, torch.float64), [(torch.randn(2, 5, 4).double(),) for _ in range(3)]
+    rows = Rows(Network.of(model), batches, Unweighted())
+    found = []
+    for linear in rows.linearizations("products"):
+        found.append(linear.rung)
+        linear.jvp(torch.ones(linear.network.layout.numel, dtype=torch.float64))
+    assert found == [DEFAULT, rung, rung] and rows.rung == rung
 
 
 @pytest.mark.parametrize(("name", "operation"), [("Unregistered", "_embedding_bag"), ("StraightThrough", "numpy")])

@@ -103,10 +103,12 @@ def test_reduced_losses_and_losses_without_graph_are_refused():
         tl.GGN(case.model, case.batches, loss=lambda f, y: torch.zeros(len(f), dtype=f.dtype))
 
 
-def test_a_loss_that_is_linear_in_the_outputs_has_a_zero_gauss_newton_matrix():
+@pytest.mark.parametrize("learnt", [False, True], ids=["fixed weights", "learnt weights"])
+def test_a_loss_that_is_linear_in_the_outputs_has_a_zero_gauss_newton_matrix(learnt):
     case = case_of("mlp")
+    weight = torch.tensor(2.0, requires_grad=learnt)
     for kind in (tl.PMatDense, tl.PMatImplicit):
-        G = tl.GGN(case.model, case.batches, kind, loss=lambda f, y: f.sum(1))
+        G = tl.GGN(case.model, case.batches, kind, loss=lambda f, y: (weight * f).sum(1))
         assert not (G @ vectors(case)).flat.any()
 
 

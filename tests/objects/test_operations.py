@@ -1,5 +1,7 @@
 """Operations that every matrix has: products of two, eigenbases, estimates from products, samples, ready data."""
 
+import math
+
 import pytest
 import torch
 
@@ -193,6 +195,26 @@ def test_log_determinant_estimate_lies_within_its_error_bars(F, D):
     expected = (D.values + DAMPING).log().sum()
     assert abs(float(found.estimate - expected)) < 5 * float(found.standard_error) + 1e-6
     assert found.matvecs > 0 and bool(torch.isfinite(found.standard_error))
+
+
+@pytest.mark.parametrize("damping", [1e-18, 1e-200])
+@pytest.mark.parametrize("kind", ["dense", "diagonal", "low rank", "EKFAC", "KFAC"])
+def test_the_smallest_damping_counts_in_the_log_determinant_of_a_singular_matrix(kind, damping):
+    layout = LayerCollection.from_model(case_of("mlp").model)
+    diagonal = torch.ones(layout.numel, dtype=torch.float64)
+    diagonal[layout.slices["0.weight"]] = diagonal[layout.slices["0.bias"]] = 0
+    zeros = int((diagonal == 0).sum())
+    F = KINDS[kind].from_dense(layout, diagonal.diag())
+    assert float(F.logdet(damping)) == pytest.approx(zeros * math.log(damping)) and F.logdet() == -torch.inf
+    K = tl.FMatDense(diagonal.diag()[None, :, None])
+    assert float(K.logdet(damping)) == pytest.approx(zeros * math.log(damping)) and K.logdet() == -torch.inf
+
+
+def test_a_matrix_without_any_factor_has_the_log_determinant_of_its_damping():
+    layout = LayerCollection.from_model(case_of("mlp").model)
+    nothing = tl.PMatLowRank.from_factors(layout, torch.zeros(0, layout.numel, dtype=torch.float64))
+    assert float(nothing.logdet(DAMPING)) == pytest.approx(layout.numel * math.log(DAMPING))
+    assert nothing.logdet() == -torch.inf
 
 
 def test_spectral_density_integrates_to_one_with_the_right_mean(F, D):
