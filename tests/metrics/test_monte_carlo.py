@@ -33,6 +33,18 @@ def test_matrix_is_the_second_moment_of_the_scores_of_its_labels(name, kind):
 
 
 @each
+def test_a_small_memory_budget_changes_nothing_but_how_many_samples_are_taken_at_once(name):
+    problem = PROBLEMS[name]
+    model, x = problem.model(), problem.inputs()
+    settings = {"likelihood": problem.likelihood, "samples": 5}
+    for kind in (tl.PMatDiag, tl.PMatKFAC, tl.PMatEKFAC):
+        whole = tl.FIM_MonteCarlo(model, x, kind, generator=seeded(), **settings)
+        with tl.memory_limit(1):
+            one_by_one = tl.FIM_MonteCarlo(model, x, kind, generator=seeded(), **settings)
+        assert_close(one_by_one.to_dense(), whole.to_dense())
+
+
+@each
 def test_mean_over_many_samples_is_the_exact_matrix_within_the_stated_confidence(name):
     """40 independent matrices of 25 samples: every entry of their mean within 5 standard errors of the exact one."""
     problem = PROBLEMS[name]

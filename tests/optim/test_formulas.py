@@ -130,6 +130,25 @@ def test_diagonal_divides_by_the_mean_squared_entries(net: str) -> None:
 
 
 @each_net
+@pytest.mark.parametrize("options", [{}, {"scale_decay": 0.5}], ids=["default", "given"])
+@pytest.mark.parametrize("running", [False, True])
+def test_diagonal_moments_over_several_steps_are_averaged_with_the_documented_decay(net, running, options) -> None:
+    model, *_ = both(net)
+    precond = Diagonal(model, damping=EPS, running=running, **options)
+    decay = options.get("scale_decay", 0.95 if running else 0.0)
+    average = np.nan
+    for step in range(4):
+        x, y = data(*NETS[net][1], seed=step)
+        moments = np.mean(per_example_gradients(model, x, y) ** 2, 0)
+        backward(model, x, y)
+        g = flat_gradient(model)
+        new = len(x) * g**2 if running else moments
+        average = decay * average + (1 - decay) * new if step else new
+        precond.step()
+        np.testing.assert_allclose(flat_gradient(model), g / (average + EPS), rtol=1e-9)
+
+
+@each_net
 def test_block_diagonal_solves_with_the_full_second_moment_of_each_layer(net: str) -> None:
     model, x, y, layers = both(net)
     gradients, start, truth = per_example_gradients(model, x, y), 0, []
