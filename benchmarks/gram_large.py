@@ -36,7 +36,7 @@ def measure(images: Any, count: int, pairs: int) -> dict[str, float]:
     import torch
 
     from tangentlab import NTK
-    from tangentlab.linearized.eigenpairs import gram_eigenpairs
+    from tangentlab.kernels.eigenpairs import gram_eigenpairs
     from tangentlab.models import LeNet5
 
     torch.manual_seed(0)

@@ -19,8 +19,8 @@ from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 from torch import Tensor, nn
 
-from tangentlab.alignment.recorder import Geometric, TangentRecorder
 from tangentlab.models import VGG19, ResNet18
+from tangentlab.recorder import Geometric, TangentRecorder
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tangentlab.alignment.recorder import TangentRecorder
 from tangentlab.data import load
 from tangentlab.errors import DataFileError
+from tangentlab.recorder import TangentRecorder
 
 Images = tuple[Tensor, Tensor]
 

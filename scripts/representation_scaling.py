@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import tangentlab as tl
-from tangentlab.report.style import house_style, label, legend_beside, panels
-from tangentlab.report.svg import to_png, to_svg
+from tangentlab.figures.style import house_style, label, legend_beside, panels
+from tangentlab.figures.svg import to_png, to_svg
 
 DOCS = Path(__file__).parent.parent / "docs"
 DATA, FIGURE, PAGE = (

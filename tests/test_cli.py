@@ -12,11 +12,11 @@ import torch
 from typer.testing import CliRunner
 
 from tangentlab import __version__
+from tangentlab.bench.folder import runs_below
+from tangentlab.bench.registry import ENVIRONMENT
+from tangentlab.bench.rows import dump_rows, read_rows
 from tangentlab.cli import app
 from tangentlab.engine.memory import human_bytes
-from tangentlab.experiments.bench.folder import runs_below
-from tangentlab.experiments.bench.registry import ENVIRONMENT
-from tangentlab.experiments.bench.rows import dump_rows, read_rows
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ("list", "run", "show", "gallery", "check", "replay")
@@ -36,7 +36,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seeds run in this process: the tests of processes are elsewhere."""
-    import tangentlab.experiments.bench.runner as runner
+    import tangentlab.bench.runner as runner
 
     real = runner.execute
     monkeypatch.setattr(runner, "execute", lambda *words, **options: real(*words, **{**options, "inline": True}))
@@ -189,7 +189,7 @@ def test_strict_turns_a_claim_that_is_not_held_into_exit_code_1():
 
 @pytest.mark.usefixtures("in_process")
 def test_run_all_goes_on_after_an_experiment_that_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    import tangentlab.experiments.bench.registry as registry
+    import tangentlab.bench.registry as registry
 
     toys = [kind for kind in registry.all_experiments() if kind.name.startswith("toy-")]
     monkeypatch.setattr(registry, "all_experiments", lambda: toys)
@@ -339,7 +339,7 @@ def test_check_says_what_it_needs(words: tuple[str, ...], complaint: str):
 @pytest.mark.parametrize("name", ["pair", "with_norm"])
 def test_check_states_the_memory_that_the_matrices_really_take(name: str):
     import tangentlab as package
-    from tangentlab.report.check import fisher_memory, make_model
+    from tangentlab.cli.check import fisher_memory, make_model
 
     model, inputs = make_model(f"my_models_for_check:{name}", "")
     text = fisher_memory(model, inputs)

@@ -13,8 +13,6 @@ from torch import Generator, Tensor, nn
 import tangentlab as tl
 from tangentlab import kernels, linalg
 from tangentlab.alignment import bounds, complexity, directions, spectrum
-from tangentlab.alignment.recorder import probes
-from tangentlab.alignment.recorder.curvature import SignedRoots
 from tangentlab.data import Dataset, toys, transforms
 from tangentlab.engine.likelihood import Binary, Classification, LogSoftmax, Regression
 from tangentlab.engine.rows import MonteCarlo
@@ -23,6 +21,8 @@ from tangentlab.linearized.groups import Groups
 from tangentlab.models import init
 from tangentlab.objects.fmat_implicit import FMatImplicit
 from tangentlab.objects.fvector import FVector
+from tangentlab.recorder import probes
+from tangentlab.recorder.curvature import SignedRoots
 
 PACKAGE = Path(tl.__file__).parent
 
@@ -94,18 +94,18 @@ def landmark_error(g: Generator) -> Any:
 
 
 CALLS: dict[str, Callable[[Generator], Any]] = {
-    "alignment.bounds.flow_monte_carlo": lambda g: bounds.flow_monte_carlo([MATRIX], [1.0], samples=9, generator=g),
+    "kernels.bounds.flow_monte_carlo": lambda g: bounds.flow_monte_carlo([MATRIX], [1.0], samples=9, generator=g),
     "alignment.complexity.RandomSigns": lambda g: cotangents(complexity.RandomSigns(2, g)),
     "alignment.complexity.kernel_trace": lambda g: complexity.kernel_trace(network(), points(), 2, generator=g),
     "alignment.directions.compare_directions": lambda g: directions.compare_directions(
         network(), points(), points()[:5], 3, 0.1, generator=g
     ),
-    "alignment.recorder.curvature.SignedRoots": lambda g: cotangents(SignedRoots(Classification(), g)),
-    "alignment.recorder.probes.Probe.of": rows_of_recorder,
-    "alignment.recorder.probes.choose_outputs": lambda g: torch.tensor(
+    "recorder.curvature.SignedRoots": lambda g: cotangents(SignedRoots(Classification(), g)),
+    "recorder.probes.Probe.of": rows_of_recorder,
+    "recorder.probes.choose_outputs": lambda g: torch.tensor(
         probes.choose_outputs(torch.Size([50]), None, 10, g, Regression())
     ),
-    "alignment.spectrum.estimate_spectrum": lambda g: spectrum.estimate_spectrum(kernel(), top=3, generator=g).values,
+    "kernels.spectrum.estimate_spectrum": lambda g: spectrum.estimate_spectrum(kernel(), top=3, generator=g).values,
     "data.toys.square": lambda g: toys.square(20, g),
     "data.toys.disk": lambda g: toys.disk(20, g).inputs,
     "data.toys.yin_yang": lambda g: toys.yin_yang(20, g).inputs,
@@ -122,7 +122,9 @@ CALLS: dict[str, Callable[[Generator], Any]] = {
     "engine.likelihood.Binary.sample": lambda g: Binary().sample(outputs(), 5, g),
     "engine.likelihood.Regression.sample": lambda g: Regression().sample(outputs(), 5, g),
     "engine.rows.MonteCarlo": lambda g: cotangents(MonteCarlo(Classification(), 2, g)),
-    "kernels.rademacher_monte_carlo": lambda g: kernels.rademacher_monte_carlo(MATRIX, samples=9, generator=g),
+    "kernels.rademacher.rademacher_monte_carlo": lambda g: kernels.rademacher_monte_carlo(
+        MATRIX, samples=9, generator=g
+    ),
     "linalg.hutchinson.hutchinson_trace": lambda g: linalg.hutchinson_trace(product, 90, 8, generator=g, **FLOAT),
     "linalg.hutchinson.hutchinson_diag": lambda g: linalg.hutchinson_diag(product, 90, 8, generator=g, **FLOAT),
     "linalg.hutchpp.hutchpp": lambda g: linalg.hutchpp(product, 90, 9, generator=g, **FLOAT),
@@ -148,10 +150,8 @@ CALLS: dict[str, Callable[[Generator], Any]] = {
     "linearized.eigenfunctions.eigenfunctions": eigenfunction_parts("lanczos"),
     "linearized.eigenfunctions.eigenfunctions by landmarks": eigenfunction_parts("nystrom", landmarks=20),
     "linearized.eigenfunctions.eigenfunctions in memory": lambda g: eigenfunctions_in_memory(g),
-    "linearized.eigenpairs.gram_eigenpairs": lambda g: small(
-        lambda: eigenpairs.gram_eigenpairs(MATRIX, 2, generator=g)
-    ),
-    "linearized.eigenpairs.product_eigenpairs": lambda g: eigenpairs.product_eigenpairs(kernel(), 3, g),
+    "kernels.eigenpairs.gram_eigenpairs": lambda g: small(lambda: eigenpairs.gram_eigenpairs(MATRIX, 2, generator=g)),
+    "kernels.eigenpairs.product_eigenpairs": lambda g: eigenpairs.product_eigenpairs(kernel(), 3, g),
     "linearized.groups.Groups.balanced": lambda g: Groups({"even": torch.arange(0, 40, 2)}).balanced(9, g).rows,
     "linearized.spurious.add_corner_patch": lambda g: (
         add_corner_patch(two_classes(), two_classes(), 0.7, g, pixels=3)[0].inputs

@@ -1,113 +1,22 @@
 """tangentlab: the laboratory for networks seen to first order in their parameters."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from tangentlab.lazy import imported_on_first_use
+from tangentlab.moved import install
 
 __version__ = "0.1.0"
 
-_MODULES = (
-    "alignment",
-    "curvatures",
-    "data",
-    "demo",
-    "engine",
-    "errors",
-    "experiments",
-    "kernels",
-    "layers",
-    "linalg",
-    "linearized",
-    "metrics",
-    "models",
-    "objects",
-    "optim",
-    "report",
-    "spectra",
-)
-_HOME = {
-    "tangentlab.alignment.recorder": ("TangentRecorder",),
-    "tangentlab.data": ("load",),
-    "tangentlab.linearized": ("linearize",),
-    "tangentlab.curvatures": ("GGN", "GradientCovariance", "Hessian", "KFRA"),
-    "tangentlab.metrics": (
-        "FIM",
-        "FIM_Empirical",
-        "FIM_MonteCarlo",
-        "GramMatrix",
-        "Jacobian",
-        "NTK",
-        "per_example_grad_norms",
-        "per_example_grads",
-    ),
-    "tangentlab.objects.pmat": (
-        "PMat",
-        "PMatBlockDiag",
-        "PMatDense",
-        "PMatDiag",
-        "PMatEKFAC",
-        "PMatEye",
-        "PMatImplicit",
-        "PMatImplicitHessian",
-        "PMatKFAC",
-        "PMatKronSum",
-        "PMatLowRank",
-        "PMatMixed",
-        "PMatProduct",
-        "PMatQuasiDiag",
-        "PMatSum",
-    ),
-    "tangentlab.objects.pvector": ("PVector",),
-    "tangentlab.objects.fvector": ("FVector",),
-    "tangentlab.objects.fmat": ("FMat", "FMatDense", "label_kernel"),
-    "tangentlab.objects.fmat_implicit": ("FMatImplicit",),
-    "tangentlab.objects.matrix_free": ("Eigenpairs",),
-    "tangentlab.objects.maps": (
-        "PullBackDense",
-        "PullBackImplicit",
-        "PushForwardDense",
-        "PushForwardImplicit",
-    ),
-    "tangentlab.engine.layout": ("LayerCollection",),
-    "tangentlab.engine.likelihood": ("Binary", "Classification", "Likelihood", "LogSoftmax", "Regression"),
-    "tangentlab.engine.certificate": ("verify",),
-    "tangentlab.engine.check": ("check",),
-    "tangentlab.engine.coverage": ("coverage",),
-    "tangentlab.spectra": ("fisher_eigenpairs",),
-    "tangentlab.engine.memory": ("memory_budget", "memory_limit", "set_memory_budget"),
-    "tangentlab.engine.planner": ("plan",),
-}
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
-
-__all__ = ["__version__", *_MODULE_OF]
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *_MODULES})
-
-
-if not TYPE_CHECKING:  # to a type checker the names below are all there are
-
-    def __getattr__(name: str) -> Any:
-        """Import on first use, so that `import tangentlab` costs next to nothing."""
-        if name in _MODULES:
-            return import_module(f"tangentlab.{name}")
-        if name not in _MODULE_OF:
-            raise AttributeError(f"module 'tangentlab' has no attribute {name!r}")
-        value = getattr(import_module(_MODULE_OF[name]), name)
-        globals()[name] = value
-        return value
-
-
 if TYPE_CHECKING:  # `as` makes a name public, which strict checkers ask for
     from tangentlab import alignment as alignment
+    from tangentlab import bench as bench
     from tangentlab import curvatures as curvatures
     from tangentlab import data as data
     from tangentlab import demo as demo
     from tangentlab import engine as engine
     from tangentlab import errors as errors
     from tangentlab import experiments as experiments
+    from tangentlab import figures as figures
     from tangentlab import kernels as kernels
     from tangentlab import layers as layers
     from tangentlab import linalg as linalg
@@ -116,9 +25,8 @@ if TYPE_CHECKING:  # `as` makes a name public, which strict checkers ask for
     from tangentlab import models as models
     from tangentlab import objects as objects
     from tangentlab import optim as optim
-    from tangentlab import report as report
+    from tangentlab import recorder as recorder
     from tangentlab import spectra as spectra
-    from tangentlab.alignment.recorder import TangentRecorder as TangentRecorder
     from tangentlab.curvatures import GGN as GGN
     from tangentlab.curvatures import KFRA as KFRA
     from tangentlab.curvatures import GradientCovariance as GradientCovariance
@@ -172,4 +80,9 @@ if TYPE_CHECKING:  # `as` makes a name public, which strict checkers ask for
     from tangentlab.objects.pmat import PMatQuasiDiag as PMatQuasiDiag
     from tangentlab.objects.pmat import PMatSum as PMatSum
     from tangentlab.objects.pvector import PVector as PVector
+    from tangentlab.recorder import TangentRecorder as TangentRecorder
     from tangentlab.spectra import fisher_eigenpairs as fisher_eigenpairs
+else:
+    __getattr__, __dir__, __all__ = imported_on_first_use(__name__)
+
+install()

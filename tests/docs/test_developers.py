@@ -1,12 +1,15 @@
 """DEVELOPERS.md names files, tests and targets that exist, and every known mistake."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from scripts import house
 from tests.docs.pages import ROOT, without_fences
 
+SOURCE = ROOT / "src" / "tangentlab"
 TEXT = without_fences((ROOT / "DEVELOPERS.md").read_text(encoding="utf-8"))
 CODE = re.findall(r"`([^`]+)`", TEXT)
 TESTS = {
@@ -42,13 +45,38 @@ def test_targets_of_make_exist() -> None:
 
 
 def test_nothing_imports_what_is_built_on_it() -> None:
-    # layers know nothing of the engine, the engine nothing of the objects, and so on
-    order = ("layers", "engine", "objects", "metrics", "optim", "experiments", "report")
-    package = ROOT / "src" / "tangentlab"
-    for position, step in enumerate(order[:4]):
-        files = (
-            [package / f"{step}.py"] if (package / f"{step}.py").exists() else sorted((package / step).rglob("*.py"))
-        )
-        for file in files:
-            imported = set(re.findall(r"^(?:from|import) tangentlab\.(\w+)", file.read_text(encoding="utf-8"), re.M))
-            assert not imported & set(order[position + 1 :]), f"{Path(file).relative_to(package)} imports {imported}"
+    assert house.faults(SOURCE) == []
+
+
+PLANTED = {
+    "at the top": "from tangentlab.engine.rows import Rows\n",
+    "inside a function": "def f():\n    from tangentlab.engine import rows\n",
+    "for type checkers": "if TYPE_CHECKING:\n    from tangentlab.engine.rows import Rows\n",
+    "as a module": "import tangentlab.engine.rows\n",
+    "through the root": "from tangentlab import check\n",
+    "as an attribute of the root": "import tangentlab\n\ndef f():\n    return tangentlab.check\n",
+    "with another name": "def f():\n    import tangentlab.engine as e\n",
+}
+
+
+@pytest.mark.parametrize("how", PLANTED)
+def test_an_import_of_what_is_built_on_the_importer_is_seen(how: str, tmp_path: Path) -> None:
+    shutil.copytree(SOURCE, tmp_path / "tangentlab", ignore=shutil.ignore_patterns("__pycache__"))
+    file = tmp_path / "tangentlab" / "layers" / "linear.py"
+    file.write_text(file.read_text() + PLANTED[how])
+    (fault,) = house.faults(tmp_path / "tangentlab")
+    assert re.fullmatch(r"layers/linear.py:\d+ imports engine", fault)
+
+
+def test_a_room_without_a_place_in_the_order_and_neighbours_that_import_each_other_are_seen(tmp_path: Path) -> None:
+    shutil.copytree(SOURCE, tmp_path / "tangentlab", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "tangentlab" / "attic.py").write_text("")
+    (tmp_path / "tangentlab" / "alignment" / "new.py").write_text("from tangentlab.linearized import linearize\n")
+    assert house.faults(tmp_path / "tangentlab") == [
+        "attic has no place in the order",
+        "alignment/new.py:1 imports linearized",
+    ]
+
+
+def test_the_map_is_the_one_of_the_code() -> None:
+    assert house.page_with_map() == house.PAGE.read_text(encoding="utf-8"), "run python scripts/house.py"

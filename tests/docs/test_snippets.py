@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tangentlab import memory_limit
-from tangentlab.experiments.bench import registry
+from tangentlab.bench import registry
 from tests.docs.pages import PAGES, ROOT, assert_shown, blocks_of, run
 
 WITH_CODE = [page for page in PAGES if blocks_of(page.read_text(encoding="utf-8"))]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import tangentlab as tl
-from tangentlab.alignment.recorder import isolation, loaders
+from tangentlab.bench import seeds
 from tangentlab.engine import capture, forward_mode, functional, memory, snapshot
 from tangentlab.engine.certificate import verifies
 from tangentlab.engine.frozen import Keepsakes
@@ -27,9 +27,9 @@ from tangentlab.engine.network import Network
 from tangentlab.engine.progress import progress_told_to
 from tangentlab.engine.turns import TURN
 from tangentlab.experiments import _images
-from tangentlab.experiments.bench import seeds
 from tangentlab.linalg._threads import num_threads
 from tangentlab.linearized import probes, steps
+from tangentlab.recorder import isolation, loaders
 from tests.engine.state import model_state
 
 SOURCE = str(Path(tl.__file__).parent)

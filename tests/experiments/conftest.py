@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tangentlab.bench.registry import ENVIRONMENT
+from tangentlab.bench.runner import Outcome, execute, make_config
 from tangentlab.experiments import find
-from tangentlab.experiments.bench.registry import ENVIRONMENT
-from tangentlab.experiments.bench.runner import Outcome, execute, make_config
 
 ROOT = Path(__file__).parents[2]
 TOYS = "tests.experiments.toys"

@@ -7,6 +7,9 @@ from torch import nn
 
 from tangentlab import NTK
 from tangentlab.alignment import label_alignment
+from tangentlab.bench.folder import RunFolder
+from tangentlab.bench.lab import Lab
+from tangentlab.bench.runner import make_config
 from tangentlab.data import Dataset, disk_labels, grid
 from tangentlab.experiments import find
 from tangentlab.experiments.alignment import _groups as groups
@@ -23,9 +26,6 @@ from tangentlab.experiments.alignment.disk import label_share, top_modes
 from tangentlab.experiments.alignment.norm_capacity import random_features
 from tangentlab.experiments.alignment.supernat import noisy_regression
 from tangentlab.experiments.alignment.trained_kernel import kernel_regression
-from tangentlab.experiments.bench.folder import RunFolder
-from tangentlab.experiments.bench.lab import Lab
-from tangentlab.experiments.bench.runner import make_config
 from tangentlab.models import MLP
 
 

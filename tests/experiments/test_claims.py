@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tangentlab.bench.claims import judge
 from tangentlab.experiments import Claim, Status
-from tangentlab.experiments.bench.claims import judge
 
 CLAIM = Claim("c-1", "At least one.", "value", ">=", 1.0, "p. 1")
 SEEDS = (0, 1, 2)

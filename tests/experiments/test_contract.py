@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tangentlab.bench.compare import compare_runs
+from tangentlab.bench.contract import check_contract, check_paper_scale_starts
+from tangentlab.bench.errors import SettingError
+from tangentlab.bench.folder import read_config
+from tangentlab.bench.registry import ENVIRONMENT
+from tangentlab.bench.runner import execute, make_config
 from tangentlab.experiments import Chapter, Claim, Experiment, Status, all_experiments, experiment, find
-from tangentlab.experiments.bench.compare import compare_runs
-from tangentlab.experiments.bench.contract import check_contract, check_paper_scale_starts
-from tangentlab.experiments.bench.errors import SettingError
-from tangentlab.experiments.bench.folder import read_config
-from tangentlab.experiments.bench.registry import ENVIRONMENT
-from tangentlab.experiments.bench.runner import execute, make_config
 
 ROOT = Path(__file__).parents[2]
 

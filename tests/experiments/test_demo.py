@@ -11,7 +11,7 @@ from rich.console import Console
 from tangentlab.data import load, standardize
 from tangentlab.demo import Settings, run_tour, stations
 from tangentlab.demo.page import short
-from tangentlab.report.lint import complaints
+from tangentlab.figures.lint import complaints
 
 TINY = Settings(width=2, images=120, updates=4, batch=20, fisher_images=12, per_class=2, epochs=1)
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tangentlab.bench.compare import compare_runs
+from tangentlab.bench.errors import RunError
+from tangentlab.bench.folder import RunFolder, read_config, runs_below
+from tangentlab.bench.gallery import write_gallery
+from tangentlab.bench.publish import publish
+from tangentlab.bench.registry import ENVIRONMENT
+from tangentlab.bench.runner import Outcome, execute, make_config, redraw
 from tangentlab.errors import DiskError
 from tangentlab.experiments import Results, find
-from tangentlab.experiments.bench.compare import compare_runs
-from tangentlab.experiments.bench.errors import RunError
-from tangentlab.experiments.bench.folder import RunFolder, read_config, runs_below
-from tangentlab.experiments.bench.registry import ENVIRONMENT
-from tangentlab.experiments.bench.runner import Outcome, execute, make_config, redraw
 from tangentlab.files import make_folder, read_sealed, write_atomically
-from tangentlab.report.gallery import write_gallery
-from tangentlab.report.publish import publish
 from tests.experiments.conftest import TOYS
 from tests.failing_disk import failing_disk, half_a_write
 
@@ -162,7 +162,7 @@ def test_pages_and_published_results_on_a_failing_disk_are_errors_of_ours(tmp_pa
     summary = tmp_path / "blocked"
     summary.write_text("")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tangentlab.report.publish.unfit", lambda summary: [])
+        patch.setattr("tangentlab.bench.publish.unfit", lambda summary: [])
         with pytest.raises(DiskError, match="blocked/toy-claims cannot be written"):
             publish(folder.path, summary)
 

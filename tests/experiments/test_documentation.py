@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tangentlab.bench import registry
+from tangentlab.bench.contract import check_contract
+from tangentlab.bench.runner import execute, make_config
 from tangentlab.experiments import Status
-from tangentlab.experiments.bench import registry
-from tangentlab.experiments.bench.contract import check_contract
-from tangentlab.experiments.bench.runner import execute, make_config
 
 PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
 

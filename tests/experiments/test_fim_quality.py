@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from tangentlab import FIM_MonteCarlo, PMatDense, PMatEKFAC, PMatKFAC
+from tangentlab.bench.folder import RunFolder
+from tangentlab.bench.runner import make_config
 from tangentlab.experiments import Lab, find
-from tangentlab.experiments.bench.folder import RunFolder
-from tangentlab.experiments.bench.runner import make_config
 from tangentlab.experiments.fim_quality import judge, measure
 from tangentlab.models import ResNet
 

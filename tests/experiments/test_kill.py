@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tangentlab.bench.compare import compare_runs
+from tangentlab.bench.folder import RunFolder, runs_below
+from tangentlab.bench.rows import read_rows
+from tangentlab.bench.runner import Outcome, execute
 from tangentlab.experiments import Results
-from tangentlab.experiments.bench.compare import compare_runs
-from tangentlab.experiments.bench.folder import RunFolder, runs_below
-from tangentlab.experiments.bench.rows import read_rows
-from tangentlab.experiments.bench.runner import Outcome, execute
 
 Command = Callable[..., subprocess.Popen[str]]
 SETTINGS = ("toy-training", "--scale", "smoke", "--set", "delay=0.03")

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from tangentlab.bench.checkpoints import CheckpointStore
+from tangentlab.bench.errors import RunError, RunStopped
+from tangentlab.bench.folder import RunFolder
+from tangentlab.bench.rows import read_rows
+from tangentlab.bench.runner import make_config
+from tangentlab.bench.seeds import derive, seeded
 from tangentlab.errors import DataFileError
 from tangentlab.experiments import Lab, Results, find
-from tangentlab.experiments.bench.checkpoints import CheckpointStore
-from tangentlab.experiments.bench.errors import RunError, RunStopped
-from tangentlab.experiments.bench.folder import RunFolder
-from tangentlab.experiments.bench.rows import read_rows
-from tangentlab.experiments.bench.runner import make_config
-from tangentlab.experiments.bench.seeds import derive, seeded
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from tangentlab import NTK
+from tangentlab.bench import seeds
+from tangentlab.bench.results import Results
 from tangentlab.data import Dataset, load
 from tangentlab.experiments import Batches, find, train
-from tangentlab.experiments.bench import seeds
-from tangentlab.experiments.bench.results import Results
 from tangentlab.experiments.linearized_networks import (
     _cue_race,
     _recipe,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab import FIM_Empirical, PMatDense, PMatEKFAC, PMatKFAC, per_example_grads
+from tangentlab.bench.folder import RunFolder
+from tangentlab.bench.runner import make_config
 from tangentlab.experiments import Batches, Lab, Training, find
-from tangentlab.experiments.bench.folder import RunFolder
-from tangentlab.experiments.bench.runner import make_config
 from tangentlab.experiments.natural_gradient import race
 from tangentlab.experiments.natural_gradient.amortization import Amortization, pixel_losses, spectrum_distance
 from tangentlab.experiments.natural_gradient.convolutional import (

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tangentlab.bench.compare import compare_runs
+from tangentlab.bench.errors import RunError, SettingError
+from tangentlab.bench.folder import RunFolder, read_config
+from tangentlab.bench.rows import read_rows
+from tangentlab.bench.runner import Outcome, execute, finish, make_config
 from tangentlab.experiments import Results, Status, find
-from tangentlab.experiments.bench.compare import compare_runs
-from tangentlab.experiments.bench.errors import RunError, SettingError
-from tangentlab.experiments.bench.folder import RunFolder, read_config
-from tangentlab.experiments.bench.rows import read_rows
-from tangentlab.experiments.bench.runner import Outcome, execute, finish, make_config
 
 Bench = Callable[..., Outcome]
 

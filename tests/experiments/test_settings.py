@@ -8,9 +8,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tangentlab.bench.errors import SettingError
+from tangentlab.bench.settings import parse_assignments
 from tangentlab.experiments import find
-from tangentlab.experiments.bench.errors import SettingError
-from tangentlab.experiments.bench.settings import parse_assignments
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
+from tangentlab.bench.results import Results
 from tangentlab.errors import InputError, MemoryBudgetError
 from tangentlab.experiments import Status, find
-from tangentlab.experiments.bench.results import Results
 from tangentlab.experiments.linearized_networks import spurious_files
 from tangentlab.experiments.linearized_networks._cue_race import balanced_rows
 from tangentlab.models import ResNet18

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tangentlab.bench import training as training_module
+from tangentlab.bench.errors import RunStopped
+from tangentlab.bench.folder import RunFolder
+from tangentlab.bench.rows import read_rows
+from tangentlab.bench.runner import make_config
 from tangentlab.errors import InputError
 from tangentlab.experiments import At, Batches, Every, Lab, OnProgress, Training, find, geometric_steps, train
-from tangentlab.experiments.bench import training as training_module
-from tangentlab.experiments.bench.errors import RunStopped
-from tangentlab.experiments.bench.folder import RunFolder
-from tangentlab.experiments.bench.rows import read_rows
-from tangentlab.experiments.bench.runner import make_config
 
 X = torch.linspace(-1, 1, 20)[:, None]
 Y = torch.sin(3 * X)

@@ -25,7 +25,7 @@ from tangentlab.experiments import (
     experiment,
     train,
 )
-from tangentlab.report.style import band, label, panels
+from tangentlab.figures.style import band, label, panels
 
 EVERYWHERE = ("smoke", "desk", "paper")
 

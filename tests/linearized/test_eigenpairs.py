@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tangentlab.errors import InputError
+from tangentlab.kernels.eigenpairs import gram_eigenpairs, landmark_eigenpairs
 from tangentlab.linearized import eigenpairs
-from tangentlab.linearized.eigenpairs import gram_eigenpairs, landmark_eigenpairs
 
 
 def kernel_like(n: int, generator: torch.Generator) -> torch.Tensor:

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import tangentlab as tl
+from tangentlab.cli.check import _require_forward
 from tangentlab.errors import InputError
-from tangentlab.report.check import _require_forward
 from tests.derivatives_inside import KINDS, caught, kernel_matrix
 from tests.engine.truth import dense_jacobian
 

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from tangentlab.demo.stations import FisherRow, Kernels, Run
-from tangentlab.experiments import Picture
-from tangentlab.report.style import INK, PALETTE, label, legend_below, panels, quantity
+from tangentlab.figures.picture import Picture
+from tangentlab.figures.style import INK, PALETTE, label, legend_below, panels, quantity
 
 COLORS = {
     "Dense": INK,

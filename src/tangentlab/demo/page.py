@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import tangentlab
 from tangentlab.engine.memory import human_bytes
+from tangentlab.figures.format import duration
+from tangentlab.figures.pages import environment, figures_of
 from tangentlab.files import write_atomically
-from tangentlab.report.format import duration
-from tangentlab.report.page import environment, figures_of
 
 if TYPE_CHECKING:
     from tangentlab.demo.tour import Tour

@@ -26,9 +26,11 @@ from tangentlab import (
     PVector,
     label_kernel,
 )
+from tangentlab.bench.batches import Batches
+from tangentlab.bench.callbacks import Every
+from tangentlab.bench.seeds import seeded
+from tangentlab.bench.training import Training, train
 from tangentlab.data import Dataset
-from tangentlab.experiments import Batches, Every, Training, train
-from tangentlab.experiments.bench.seeds import seeded
 from tangentlab.optim import NaturalSGD
 
 Tick = Callable[[], None]

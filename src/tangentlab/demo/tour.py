@@ -14,12 +14,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tangentlab.bench.seeds import single_thread
 from tangentlab.data import load, standardize
 from tangentlab.demo import figures, stations
 from tangentlab.demo.page import memory, short, write_page
-from tangentlab.experiments.bench.seeds import single_thread
-from tangentlab.report.format import number
-from tangentlab.report.pictures import save_pictures
+from tangentlab.figures.format import number
+from tangentlab.figures.pictures import save_pictures
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Experiments: questions with measured answers. A module here is one family of figures; `bench` is what they stand on.
+"""Experiments: questions with measured answers. A module here is one family of figures; they stand on `tangentlab.bench`.
 
 An experiment needs four things: parameters (the fields of the class), `run`, `draw`, and claims::
 
@@ -13,61 +13,32 @@ An experiment needs four things: parameters (the fields of the class), `run`, `d
         def draw(self, results: Results) -> Iterable[Picture]: ...
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from tangentlab.lazy import imported_on_first_use
 
 if TYPE_CHECKING:
-    from tangentlab.experiments.bench.batches import Batches
-    from tangentlab.experiments.bench.callbacks import At, Callback, Every, OnProgress, geometric_steps
-    from tangentlab.experiments.bench.claims import Claim, Status, Verdict
-    from tangentlab.experiments.bench.experiment import Chapter, Cost, Experiment, Picture
-    from tangentlab.experiments.bench.lab import Lab
-    from tangentlab.experiments.bench.registry import all_experiments, experiment, find
-    from tangentlab.experiments.bench.results import Curves, Results, Table
-    from tangentlab.experiments.bench.training import Training, train
-
-_WHERE = {
-    "batches": ("Batches",),
-    "callbacks": ("At", "Callback", "Every", "OnProgress", "geometric_steps"),
-    "claims": ("Claim", "Status", "Verdict"),
-    "experiment": ("Chapter", "Cost", "Experiment", "Picture"),
-    "lab": ("Lab",),
-    "registry": ("all_experiments", "experiment", "find"),
-    "results": ("Curves", "Results", "Table"),
-    "training": ("Training", "train"),
-}
-_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
-
-__all__ = [
-    "At",
-    "Batches",
-    "Callback",
-    "Chapter",
-    "Claim",
-    "Cost",
-    "Curves",
-    "Every",
-    "Experiment",
-    "Lab",
-    "OnProgress",
-    "Picture",
-    "Results",
-    "Status",
-    "Table",
-    "Training",
-    "Verdict",
-    "all_experiments",
-    "experiment",
-    "find",
-    "geometric_steps",
-    "train",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the bench piece by piece, when it is used: listing experiments should not load torch."""
-    if name in _MODULE_OF:
-        return getattr(import_module(f"tangentlab.experiments.bench.{_MODULE_OF[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tangentlab.bench.batches import Batches as Batches
+    from tangentlab.bench.callbacks import At as At
+    from tangentlab.bench.callbacks import Callback as Callback
+    from tangentlab.bench.callbacks import Every as Every
+    from tangentlab.bench.callbacks import OnProgress as OnProgress
+    from tangentlab.bench.callbacks import geometric_steps as geometric_steps
+    from tangentlab.bench.claims import Claim as Claim
+    from tangentlab.bench.claims import Status as Status
+    from tangentlab.bench.claims import Verdict as Verdict
+    from tangentlab.bench.experiment import Chapter as Chapter
+    from tangentlab.bench.experiment import Cost as Cost
+    from tangentlab.bench.experiment import Experiment as Experiment
+    from tangentlab.bench.lab import Lab as Lab
+    from tangentlab.bench.registry import all_experiments as all_experiments
+    from tangentlab.bench.registry import experiment as experiment
+    from tangentlab.bench.registry import find as find
+    from tangentlab.bench.results import Results as Results
+    from tangentlab.bench.results import Table as Table
+    from tangentlab.bench.training import Training as Training
+    from tangentlab.bench.training import train as train
+    from tangentlab.figures.curves import Curves as Curves
+    from tangentlab.figures.picture import Picture as Picture
+else:
+    __getattr__, __dir__, __all__ = imported_on_first_use(__name__)

@@ -29,7 +29,7 @@ from tangentlab.experiments import (
     train,
 )
 from tangentlab.experiments.parameter_distance import EVERY_SCALE, normal_kl
-from tangentlab.report.style import GRAY, PALETTE, label, legend_beside, panels, quantity
+from tangentlab.figures.style import GRAY, PALETTE, label, legend_beside, panels, quantity
 
 Array = NDArray[Any]
 

@@ -36,8 +36,8 @@ from tangentlab.experiments._images import (
     loss_and_accuracy,
     some_of,
 )
+from tangentlab.figures.style import GRAY, PALETTE, band, label, panels
 from tangentlab.models import ResNet
-from tangentlab.report.style import GRAY, PALETTE, band, label, panels
 
 Array = NDArray[Any]
 CLASS_COLORS = (PALETTE[0], PALETTE[1])

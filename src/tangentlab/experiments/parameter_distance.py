@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.report.style import GRAY, PALETTE, label, legend_below, panels, quantity
+from tangentlab.figures.style import GRAY, PALETTE, label, legend_below, panels, quantity
 
 EVERY_SCALE = ("smoke", "desk", "paper")
 SMALL_VARIANCE = 1 - math.sqrt(3 / 4)

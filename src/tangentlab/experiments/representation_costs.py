@@ -29,8 +29,8 @@ from tangentlab import (
 )
 from tangentlab.errors import MemoryBudgetError
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.figures.style import INK, PALETTE, label, panels, quantity
 from tangentlab.models import ResNet50
-from tangentlab.report.style import INK, PALETTE, label, panels, quantity
 
 Array = NDArray[Any]
 Row = dict[str, Any]

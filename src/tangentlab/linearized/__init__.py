@@ -1,5 +1,8 @@
 """Lazy training: linearized networks, their dynamics, and how far a training is from them."""
 
+from tangentlab.kernels.dynamics import EarlyStopping, KernelDynamics
+from tangentlab.kernels.eigenpairs import GramPairs, gram_eigenpairs, landmark_eigenpairs
+from tangentlab.kernels.mode_dynamics import GradientDescent, GradientFlow
 from tangentlab.linearized.alignments import alignments, rayleigh_quotients
 from tangentlab.linearized.alpha import AlphaModel
 from tangentlab.linearized.anisotropy import (
@@ -10,12 +13,9 @@ from tangentlab.linearized.anisotropy import (
 )
 from tangentlab.linearized.anisotropy_data import direction_dataset
 from tangentlab.linearized.consistency import ConsistencyProfile, ConsistencyRecipe, consistency_scores, read_c_scores
-from tangentlab.linearized.dynamics import EarlyStopping, KernelDynamics
 from tangentlab.linearized.eigenfunctions import Eigenfunctions, LemmaOne, chance_concentration, eigenfunctions
-from tangentlab.linearized.eigenpairs import GramPairs, gram_eigenpairs, landmark_eigenpairs
 from tangentlab.linearized.groups import Groups, cue_groups, noise_groups, score_groups, with_and_without
 from tangentlab.linearized.linearize import LinearizedModel, linearize
-from tangentlab.linearized.modes import GradientDescent, GradientFlow
 from tangentlab.linearized.probes import Linearity, LinearityProbe
 from tangentlab.linearized.progress import (
     at_progress,

@@ -19,8 +19,8 @@ from tangentlab.engine.batches import Batches
 from tangentlab.engine.memory import memory_budget
 from tangentlab.engine.parts import plain_batch
 from tangentlab.errors import InputError
+from tangentlab.kernels.eigenpairs import GramPairs, gram_eigenpairs, landmark_eigenpairs, product_eigenpairs
 from tangentlab.linalg import rounding_rtol
-from tangentlab.linearized.eigenpairs import GramPairs, gram_eigenpairs, landmark_eigenpairs, product_eigenpairs
 from tangentlab.metrics import NTK
 from tangentlab.objects.fmat import FMatDense
 from tangentlab.objects.fmat_implicit import FMatImplicit

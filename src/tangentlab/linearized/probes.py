@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tangentlab.alignment.similarity import ka
 from tangentlab.engine.batches import Batches
 from tangentlab.engine.feeding import run_forward
 from tangentlab.engine.forward_mode import no_fast_path
 from tangentlab.engine.network import Forward, evaluated, main_tensor
 from tangentlab.engine.snapshot import evaluation_mode, untouched
 from tangentlab.errors import InputError
+from tangentlab.kernels.similarity import ka
 from tangentlab.metrics import NTK
 from tangentlab.objects.fmat import FMatDense
 from tangentlab.temporary import temporarily

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tangentlab.engine.frozen import all_frozen
 from tangentlab.errors import InputError, NumericsError
-from tangentlab.linearized.function_space import Columns, require_shape, times
-from tangentlab.linearized.modes import GradientDescent
+from tangentlab.kernels.function_space import Columns, require_shape, times
+from tangentlab.kernels.mode_dynamics import GradientDescent
 
 OutputLoss = Callable[[Tensor], Tensor]
 """The loss (a scalar) as a function of the outputs on all training points, (n,) or (n, outputs)."""

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from tangentlab.experiments import Picture, Results
 from tangentlab.experiments.alignment._shared import TRACE_RATIOS, step_axis
-from tangentlab.report.style import PALETTE, band, label, log_height, panels
+from tangentlab.figures.style import PALETTE, band, label, log_height, panels
 
 SPLITS = (("train", "-"), ("test", "--"))
 _CENTRED = {"": "centred per output", "_raw": "not centred"}

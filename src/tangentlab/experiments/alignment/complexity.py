@@ -28,8 +28,8 @@ from tangentlab.experiments import (
 )
 from tangentlab.experiments._images import Row, cross_entropy, image_data, loss_and_accuracy, some_of
 from tangentlab.experiments.alignment._shared import together
+from tangentlab.figures.style import PALETTE, band, label, legend_beside, panels
 from tangentlab.models import MLP, VGG
-from tangentlab.report.style import PALETTE, band, label, legend_beside, panels
 
 PLACE = "§6.4.3, figure 6.6"
 FLOW, LOGGED, TWO_LAYER = "C", "C between logs", "Neyshabur et al."

@@ -28,10 +28,10 @@ from tangentlab.experiments import (
 )
 from tangentlab.experiments._images import Points, Row
 from tangentlab.experiments.alignment._shared import step_axis
+from tangentlab.figures.style import DIVERGING, GRAY, PALETTE, band, label, panels
 from tangentlab.linalg import lanczos
 from tangentlab.models import MLP
 from tangentlab.objects.fmat import center_kernel
-from tangentlab.report.style import DIVERGING, GRAY, PALETTE, band, label, panels
 
 RADIUS = (2 / np.pi) ** 0.5
 MODES = 20

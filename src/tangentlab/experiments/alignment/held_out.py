@@ -33,8 +33,8 @@ from tangentlab.experiments._images import (
     some_of,
 )
 from tangentlab.experiments.alignment._shared import alignment_row, step_axis
+from tangentlab.figures.style import PALETTE, band, label, panels
 from tangentlab.models import MLP, VGG, ResNet18
-from tangentlab.report.style import PALETTE, band, label, panels
 
 NETWORKS = ("MLP", "VGG19", "ResNet18")
 NORM_PASSES = 10

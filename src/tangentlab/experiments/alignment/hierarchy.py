@@ -8,9 +8,9 @@ from typing import Any
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments.alignment._groups import Kind, Source, duration, follow, half_rise, mixture, steepest
 from tangentlab.experiments.alignment._shared import step_axis
-from tangentlab.experiments.bench.results import Curves
+from tangentlab.figures.curves import Curves
+from tangentlab.figures.style import GRAY, PALETTE, band, label, panels
 from tangentlab.models import MLP
-from tangentlab.report.style import GRAY, PALETTE, band, label, panels
 
 EASY, DIFFICULT = PALETTE[0], PALETTE[1]
 

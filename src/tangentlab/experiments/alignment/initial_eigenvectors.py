@@ -10,8 +10,8 @@ import torch
 from tangentlab import NTK
 from tangentlab.alignment import fourier_power, kernel_modes
 from tangentlab.experiments import Chapter, Claim, Experiment, Lab, Picture, Results, experiment
+from tangentlab.figures.style import PALETTE, heatmap, label, legend_below, panels
 from tangentlab.models import MLP
-from tangentlab.report.style import PALETTE, heatmap, label, legend_below, panels
 
 PLACE = "App. B.3, figure B.2"
 

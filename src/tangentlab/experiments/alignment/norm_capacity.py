@@ -12,7 +12,7 @@ from torch import Tensor
 from tangentlab.alignment import interpolant_capacity, optimal_rescaling
 from tangentlab.errors import InputError
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.report.style import PALETTE, band, label, legend_below, panels
+from tangentlab.figures.style import PALETTE, band, label, legend_below, panels
 
 PLACE = "App. B.2.5, figure B.3"
 LEAST_SHARE = 0.1

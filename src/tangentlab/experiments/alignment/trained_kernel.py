@@ -28,9 +28,9 @@ from tangentlab.experiments import (
     train,
 )
 from tangentlab.experiments._images import cross_entropy, image_data, loss_and_accuracy, some_of
+from tangentlab.figures.style import PALETTE, band, label, legend_below, panels
 from tangentlab.kernels import predict, ridge_dual
 from tangentlab.models import VGG
-from tangentlab.report.style import PALETTE, band, label, legend_below, panels
 
 DIRECTIONS = "App. B.3, figure B.1"
 CONTEXT = "prologue of chapter 6"

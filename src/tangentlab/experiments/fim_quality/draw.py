@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from tangentlab.experiments import Picture, Results
 from tangentlab.experiments.fim_quality.judge import PRACTICAL, ROUNDING, is_practical, mean_by_representation
 from tangentlab.experiments.fim_quality.measure import DRAWS, FACTORED
-from tangentlab.report.style import INK, PALETTE, band, label, panels
+from tangentlab.figures.style import INK, PALETTE, band, label, panels
 
 STYLES: dict[str, dict[str, Any]] = {
     "KFAC": {"color": PALETTE[0]},

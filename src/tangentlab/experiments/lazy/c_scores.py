@@ -27,8 +27,8 @@ from tangentlab.experiments.lazy.race import (
     trial,
 )
 from tangentlab.experiments.lazy.setting import FULL, SHORT, TwoAlphas
+from tangentlab.figures.style import INK, band
 from tangentlab.linearized import ConsistencyRecipe, Groups, consistency_scores, read_c_scores, score_groups
-from tangentlab.report.style import INK, band
 
 PROGRESS = "loss train"
 SCORE_FILE = "cifar10-cscores-orig-order.npz"

@@ -12,7 +12,7 @@ from tangentlab.experiments._images import Row
 from tangentlab.experiments.lazy import race_figures as figures
 from tangentlab.experiments.lazy.race import BEGUN, METRICS, at_levels, levels_of
 from tangentlab.experiments.lazy.setting import CLEAN, LARGE, SMALL, RaceSetting
-from tangentlab.report.style import GRAY, INK
+from tangentlab.figures.style import GRAY, INK
 
 PLACE = "appendix C.5, figure C.1"
 MOVED = 0.1

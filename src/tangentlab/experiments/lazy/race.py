@@ -16,7 +16,7 @@ from tangentlab.data import Dataset
 from tangentlab.errors import InputError
 from tangentlab.experiments import Batches, Lab, Results, Training, geometric_steps, train
 from tangentlab.experiments._images import Points, Row
-from tangentlab.experiments.bench.results import Curves
+from tangentlab.figures.curves import Curves
 from tangentlab.linearized import AlphaModel, Groups, LinearityProbe, at_progress, common_thresholds
 from tangentlab.models import VGG11, ResNet18
 

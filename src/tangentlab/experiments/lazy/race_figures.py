@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tangentlab.experiments import Results
 from tangentlab.experiments.lazy.race import METRICS, equal_progress, own_levels
-from tangentlab.report.style import PALETTE, band, label, panels
+from tangentlab.figures.style import PALETTE, band, label, panels
 
 COLORS = (PALETTE[1], PALETTE[0], PALETTE[2], PALETTE[3])
 DOTS = "dots: the lowest loss that all seeds came to"

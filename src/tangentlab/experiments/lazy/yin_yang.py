@@ -27,9 +27,9 @@ from tangentlab.experiments import (
     geometric_steps,
 )
 from tangentlab.experiments.lazy.ensemble import Ensemble
+from tangentlab.figures.style import DIVERGING, GRAY, INK, PALETTE, label, legend_below, panels
 from tangentlab.linearized import AlphaModel
 from tangentlab.models import MLP
-from tangentlab.report.style import DIVERGING, GRAY, INK, PALETTE, label, legend_below, panels
 
 Array = NDArray[Any]
 REGIONS = {"areas": "large areas", "disks": "small disks", "straits": "between disk and boundary"}

@@ -16,8 +16,8 @@ from tangentlab.data import Dataset
 from tangentlab.errors import InputError
 from tangentlab.experiments import Batches, Lab, Results, Training, train
 from tangentlab.experiments._images import Points, Row
+from tangentlab.figures.style import GRAY, PALETTE, label
 from tangentlab.linearized import AlphaModel, Groups, at_progress, cue_groups, with_and_without
-from tangentlab.report.style import GRAY, PALETTE, label
 
 FITTED = 0.95
 """Balanced accuracy on training images of a training that came to its end."""

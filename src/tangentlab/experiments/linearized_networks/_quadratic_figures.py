@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from tangentlab.experiments import Results
-from tangentlab.experiments.bench.results import Curves
+from tangentlab.figures.curves import Curves
+from tangentlab.figures.style import PALETTE, band, label, panels
 from tangentlab.linearized.progress import at_progress
 from tangentlab.linearized.quadratic import Regime
 from tangentlab.linearized.quadratic_examples import QuadraticExample
-from tangentlab.report.style import PALETTE, band, label, panels
 
 Array = NDArray[Any]
 REGIMES: tuple[Regime, Regime] = ("full", "linearized")

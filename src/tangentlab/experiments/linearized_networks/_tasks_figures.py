@@ -10,7 +10,7 @@ import numpy as np
 
 from tangentlab.experiments import Picture, Results
 from tangentlab.experiments.linearized_networks._recipe import NAMES
-from tangentlab.report.style import GRAY, PALETTE, band, label, log_height, panels
+from tangentlab.figures.style import GRAY, PALETTE, band, label, log_height, panels
 
 PARTS = {"all": "all images", "training": "training images", "validation": "validation images"}
 TICKS = [0, 1, 10, 100, 1000]

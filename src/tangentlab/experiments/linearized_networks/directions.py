@@ -19,8 +19,8 @@ from tangentlab.experiments.linearized_networks._recipe import (
     spearman,
     train_task,
 )
+from tangentlab.figures.style import DIVERGING, GRAY, PALETTE, band, label, panels
 from tangentlab.linearized import anisotropy_directions, direction_dataset, gradient_directions, linearize
-from tangentlab.report.style import DIVERGING, GRAY, PALETTE, band, label, panels
 
 SECTION = f"{PLACE}, appendix C"
 SHOWN = 10

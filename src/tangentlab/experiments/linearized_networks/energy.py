@@ -33,8 +33,8 @@ from tangentlab.experiments.linearized_networks._recipe import (
     train_task,
     two_classes,
 )
+from tangentlab.figures.style import GRAY, PALETTE, band, label, panels
 from tangentlab.linearized import chance_concentration, eigenfunctions
-from tangentlab.report.style import GRAY, PALETTE, band, label, panels
 
 PUBLISHED = {
     "mlp": {"start": 0.260, "end": 0.636, "accuracy": 0.676},

@@ -20,8 +20,8 @@ from tangentlab.experiments.linearized_networks._recipe import (
     relabelled,
     train_task,
 )
+from tangentlab.figures.style import PALETTE, band, label, panels
 from tangentlab.linearized import eigenfunctions, linearize
-from tangentlab.report.style import PALETTE, band, label, panels
 
 SECTION = f"{PLACE}, section 4"
 MODELS = {"network": "network", "start": "linear, kernel of the start", "end": "linear, kernel of the trained network"}

@@ -15,8 +15,8 @@ from tangentlab.engine.progress import progress_told_to
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._images import batched
 from tangentlab.experiments.linearized_networks._recipe import NAMES, PLACE, build, for_trial, logistic_loss
+from tangentlab.figures.style import INK, PALETTE, band, label, panels
 from tangentlab.linearized import linearize
-from tangentlab.report.style import INK, PALETTE, band, label, panels
 
 SECTION = f"{PLACE}, appendix A"
 PUBLISHED = {"mlp": 180.0, "lenet": 1200.0, "resnet18": 115_200.0}

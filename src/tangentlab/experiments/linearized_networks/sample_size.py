@@ -20,8 +20,8 @@ from tangentlab.experiments.linearized_networks._recipe import (
     train_task,
     two_classes,
 )
+from tangentlab.figures.style import PALETTE, band, label, panels
 from tangentlab.linearized import eigenfunctions, linearize
-from tangentlab.report.style import PALETTE, band, label, panels
 
 SECTION = f"{PLACE}, section 3"
 TASKS = ("eigenfunction", "CIFAR2")

@@ -35,9 +35,9 @@ from tangentlab.experiments.linearized_networks._cue_race import (
     spread,
 )
 from tangentlab.experiments.linearized_networks._recipe import for_trial
+from tangentlab.figures.style import panels
 from tangentlab.linearized import add_corner_patch
 from tangentlab.models import ResNet18
-from tangentlab.report.style import panels
 
 STARTS = {"scratch": "random start, no norms", "pretrained": "pretrained, frozen norms"}
 SECTION = "§5.3.3, figure 5.3"

@@ -28,8 +28,8 @@ from tangentlab.experiments.linearized_networks._cue_race import (
     spread,
 )
 from tangentlab.experiments.linearized_networks._recipe import for_trial
+from tangentlab.figures.style import panels
 from tangentlab.models import ResNet, ResNet18, imagenet_resnet18
-from tangentlab.report.style import panels
 
 TRIAL_IMAGES, TRIAL_GROUP, NOISE_IMAGES = 24, 2, 200
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

@@ -28,10 +28,10 @@ from tangentlab.experiments._images import Points, Row
 from tangentlab.experiments.natural_gradient.autoencoder import load_images, make_field, reconstruction
 from tangentlab.experiments.natural_gradient.competitors import COLORS, NATURAL, natural
 from tangentlab.experiments.natural_gradient.race import BAD, Method, compete, envelope, grid, logarithmic, logged
+from tangentlab.figures.style import label, legend_below, panels, quantity
 from tangentlab.models import AutoEncoder, glorot_
 from tangentlab.optim import EKFACra, NaturalSGD
 from tangentlab.optim.block import Block
-from tangentlab.report.style import label, legend_below, panels, quantity
 
 Array = NDArray[Any]
 FIGURE = "§4.4.1, figure 4.4"

@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from tangentlab.bench.claims import Relation
 from tangentlab.data import Dataset, downscale
 from tangentlab.experiments import Batches, Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._images import Row, some_of
-from tangentlab.experiments.bench.claims import Relation
 from tangentlab.experiments.natural_gradient import autoencoder_figures as figures
 from tangentlab.experiments.natural_gradient.competitors import (
     COLORS,

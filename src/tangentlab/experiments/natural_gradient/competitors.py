@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from tangentlab.experiments.natural_gradient.race import Method
+from tangentlab.figures.style import PALETTE
 from tangentlab.optim import SOAP, NaturalSGD
-from tangentlab.report.style import PALETTE
 
 NATURAL = {"ekfac": "EKFAC", "ekfac-ra": "EKFAC-ra", "kfac": "KFAC"}
 COLORS = {"ekfac": PALETTE[0], "ekfac-ra": PALETTE[2], "kfac": PALETTE[1]}

@@ -13,7 +13,7 @@ from tangentlab.experiments._images import Row
 from tangentlab.experiments.natural_gradient.competitors import NATURAL
 from tangentlab.experiments.natural_gradient.convolutional_claims import SCHEDULED, of
 from tangentlab.experiments.natural_gradient.race import Method, draw_envelopes, logarithmic, logged
-from tangentlab.report.style import label, panels, quantity
+from tangentlab.figures.style import label, panels, quantity
 
 if TYPE_CHECKING:
     from tangentlab.experiments.natural_gradient.convolutional import ConvolutionalRace

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tangentlab import FIM_Empirical, PMatDense, PMatDiag, PMatEKFAC, PMatKFAC
 from tangentlab.data import Dataset
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.report.style import GRAY, INK, PALETTE, label, panels, quantity
+from tangentlab.figures.style import GRAY, INK, PALETTE, label, panels, quantity
 
 Array = NDArray[Any]
 METHODS = {"exact": "exact", "diagonal": "diagonal", "kfac": "KFAC", "ekfac": "EKFAC"}

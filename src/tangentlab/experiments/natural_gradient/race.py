@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tangentlab.experiments import Batches, Lab, Results, Training, train
 from tangentlab.experiments._images import Points, Row, evaluation
-from tangentlab.report.style import PALETTE
+from tangentlab.figures.style import PALETTE
 
 Make = Callable[[nn.Module, float, float], torch.optim.Optimizer]
 BAD = 1e9

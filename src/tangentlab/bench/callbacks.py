@@ -1,0 +1,95 @@
+"""Callbacks of the training loop: at chosen iterations, and when progress passes a threshold.
+
+Step k means: after k updates, so step 0 is the initial network. What a callback remembers goes into the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tangentlab.bench.training import Training
+
+
+class Callback:
+    """Called at every step with the state of the training; the base does nothing and remembers nothing."""
+
+    def __call__(self, training: Training) -> None:
+        """React to the state after ``training.step`` updates."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a restart."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave."""
+
+
+class At(Callback):
+    """Calls ``action`` at the given steps; at the last one too when ``last`` is true."""
+
+    def __init__(self, steps: Iterable[int], action: Callable[[Training], None], *, last: bool = False) -> None:
+        self._steps, self._action, self._last = frozenset(steps), action, last
+
+    def __call__(self, training: Training) -> None:
+        if training.step in self._steps or (self._last and training.step == training.steps):
+            self._action(training)
+
+
+class Every(Callback):
+    """Calls ``action`` at steps 0, k, 2k, ... and at the last one."""
+
+    def __init__(self, period: int, action: Callable[[Training], None]) -> None:
+        self._period, self._action = period, action
+
+    def __call__(self, training: Training) -> None:
+        if training.step % self._period == 0 or training.step == training.steps:
+            self._action(training)
+
+
+class OnProgress(Callback):
+    """Calls ``action(training, threshold)`` the first time that ``measure`` reaches each threshold.
+
+    ``measure`` (a loss, an accuracy) is evaluated every ``period`` steps, as long as a threshold is left; with
+    ``falling`` a threshold is reached from above (a loss), else from below (an accuracy). Several thresholds passed at
+    once are called in the order in which they would have been met. ``reached`` maps thresholds to steps.
+    """
+
+    def __init__(
+        self,
+        measure: Callable[[Training], float],
+        thresholds: Sequence[float],
+        action: Callable[[Training, float], None],
+        *,
+        falling: bool = True,
+        period: int = 1,
+    ) -> None:
+        self._measure, self._action, self._falling, self._period = measure, action, falling, period
+        self._thresholds = sorted(thresholds, reverse=falling)
+        self.reached: dict[float, int] = {}
+
+    def __call__(self, training: Training) -> None:
+        left = [threshold for threshold in self._thresholds if threshold not in self.reached]
+        if not left or (training.step % self._period and training.step != training.steps):
+            return
+        value = self._measure(training)
+        for threshold in left:
+            if value <= threshold if self._falling else value >= threshold:
+                self.reached[threshold] = training.step
+                self._action(training, threshold)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"reached": list(self.reached.items())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.reached = {float(threshold): int(step) for threshold, step in state["reached"]}
+
+
+def geometric_steps(last: int, first: float = 5.0, ratio: float = 1.15) -> list[int]:
+    """0, then ``first * ratio^k`` rounded, up to and with ``last``: dense early, where things move fast."""
+    steps, place = {0, last}, first
+    while place < last:
+        steps.add(round(place))
+        place *= ratio
+    return sorted(steps)

@@ -1,0 +1,5 @@
+"""`python -m tangentlab.cli`."""
+
+from tangentlab.cli import app
+
+app()

@@ -1,0 +1,57 @@
+"""What all HTML pages share: templates with escaping always on, and figures as SVG inside the page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from tangentlab.figures.format import SIGNS, STATUSES, duration, number, relation
+from tangentlab.figures.pictures import read_pictures
+from tangentlab.figures.svg import inline
+
+PIXELS_PER_POINT, READABLE = 1.45, 0.92
+
+
+def environment() -> Environment:
+    """Jinja with escaping always on, and the filters of the house."""
+    made = Environment(
+        loader=PackageLoader("tangentlab.figures"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(number=number, duration=duration, relation=relation, slug=lambda text: text.replace(" ", "-"))
+    made.globals.update(signs=SIGNS, statuses=STATUSES)
+    return made
+
+
+def figures_of(folder: Path, prefix: str) -> list[dict[str, Any]]:
+    """Captions and page-ready SVG of a run's figures.
+
+    ``width`` in pixels gives all figures the same size of text; below ``least`` they would be unreadable, and scroll
+    sideways instead.
+    """
+    found = []
+    for position, picture in enumerate(read_pictures(folder / "figures")):
+        points = _width(picture["svg"])
+        found.append(
+            {
+                "name": picture["name"],
+                "caption": picture["caption"],
+                "svg": Markup(inline(picture["svg"], f"{prefix}-{position}-", picture["caption"])),
+                "width": round(points * PIXELS_PER_POINT),
+                "least": round(points * READABLE),
+            }
+        )
+    return found
+
+
+def _width(svg: str) -> float:
+    """The width of an SVG in points, that of one panel when its header does not tell."""
+    found = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+) [\d.]+"', svg)
+    return float(found.group(1)) if found else 400.0

@@ -1,0 +1,11 @@
+"""The recorder: a training seen through its tangent kernels, at a tenth of its cost or less.
+
+`TangentRecorder` records, `Recording` reads; `Geometric`, `Every` and `At` say when.
+"""
+
+from tangentlab.recorder.probes import View
+from tangentlab.recorder.recorder import TangentRecorder
+from tangentlab.recorder.recording import Recording
+from tangentlab.recorder.schedule import At, Every, Geometric, Schedule, When
+
+__all__ = ["At", "Every", "Geometric", "Recording", "Schedule", "TangentRecorder", "View", "When"]
