@@ -31,7 +31,7 @@ ORDER = (
     ("metrics",),
     ("curvatures", "spectra"),
     ("kernels", "optim", "data"),
-    ("models",),
+    ("models", "testing"),
     ("alignment", "linearized"),
     ("figures",),
     ("recorder", "bench"),

@@ -16,8 +16,8 @@ from torch.utils.data import (
 
 import tangentlab as tl
 from tangentlab.errors import InputError
-from tests.objects.dense import assert_close
-from tests.objects.truth import fisher, jacobian, trainable, weighted_rows
+from tangentlab.testing.dense_truth import assert_close
+from tangentlab.testing.truth import fisher, jacobian, trainable, weighted_rows
 
 EXACT = (tl.PMatDense, tl.PMatLowRank, tl.PMatImplicit)
 

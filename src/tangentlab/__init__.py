@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # `as` makes a name public, which strict checkers ask for
     from tangentlab import optim as optim
     from tangentlab import recorder as recorder
     from tangentlab import spectra as spectra
+    from tangentlab import testing as testing
     from tangentlab.curvatures import GGN as GGN
     from tangentlab.curvatures import KFRA as KFRA
     from tangentlab.curvatures import GradientCovariance as GradientCovariance

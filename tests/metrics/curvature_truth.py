@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tangentlab.engine.layout import LayerCollection
-from tests.objects.models import EXAMPLES, Case
-from tests.objects.truth import gradient, jacobian
+from tangentlab.testing.small_models import EXAMPLES, Case
+from tangentlab.testing.truth import gradient, jacobian
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Independent, MultivariateNormal
 
 import tangentlab as tl
-from tests.objects.truth import gradient
+from tangentlab.testing.truth import gradient
 
 EXAMPLES = 4
 COVARIANCE = torch.tensor([[2.0, 0.5, 0.0], [0.5, 1.0, 0.3], [0.0, 0.3, 4.0]], dtype=torch.float64)

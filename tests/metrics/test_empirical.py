@@ -6,9 +6,9 @@ import torch.nn.functional as functional
 
 import tangentlab as tl
 from tangentlab.errors import InputError
+from tangentlab.testing.dense_truth import assert_close
+from tangentlab.testing.truth import gradient
 from tests.metrics.problems import PROBLEMS
-from tests.objects.dense import assert_close
-from tests.objects.truth import gradient
 
 each = pytest.mark.parametrize("name", list(PROBLEMS))
 

@@ -6,8 +6,8 @@ from torch import nn
 
 import tangentlab as tl
 from tangentlab.errors import InputError
+from tangentlab.testing.dense_truth import assert_close
 from tests.metrics.problems import PROBLEMS
-from tests.objects.dense import assert_close
 
 each = pytest.mark.parametrize("name", list(PROBLEMS))
 

@@ -8,9 +8,9 @@ import tangentlab as tl
 from tangentlab import fisher_eigenpairs
 from tangentlab.errors import InputError
 from tangentlab.spectra import cheapest_route
-from tests.objects.dense import assert_close
-from tests.objects.models import ALL, EXAMPLES, case_of
-from tests.objects.truth import exact, weighted_rows
+from tangentlab.testing.dense_truth import assert_close
+from tangentlab.testing.small_models import ALL, EXAMPLES, case_of
+from tangentlab.testing.truth import exact, weighted_rows
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -7,9 +7,9 @@ from torch import nn
 
 import tangentlab as tl
 from tangentlab.errors import InputError, ModelError, NumericsError
+from tangentlab.testing.dense_truth import assert_close, vectors
+from tangentlab.testing.small_models import ALL, EXAMPLES, case_of
 from tests.metrics.curvature_truth import cross_entropy, gauss_newton, huberized, output_hessian
-from tests.objects.dense import assert_close, vectors
-from tests.objects.models import ALL, EXAMPLES, case_of
 
 
 @pytest.mark.parametrize("name", ALL)

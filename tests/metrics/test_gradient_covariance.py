@@ -5,9 +5,9 @@ import torch
 
 import tangentlab as tl
 from tangentlab.engine.layout import LayerCollection
+from tangentlab.testing.dense_truth import DAMPING, assert_close, vectors
+from tangentlab.testing.small_models import ALL, EXAMPLES, case_of
 from tests.metrics.curvature_truth import cross_entropy
-from tests.objects.dense import DAMPING, assert_close, vectors
-from tests.objects.models import ALL, EXAMPLES, case_of
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 import tangentlab as tl
 from tangentlab.errors import NumericsError, StructureError
+from tangentlab.testing.dense_truth import assert_close, vectors
+from tangentlab.testing.small_models import ALL, EXAMPLES, case_of
+from tangentlab.testing.truth import slices_of
 from tests.metrics.curvature_truth import cross_entropy, hessian, huberized
-from tests.objects.dense import assert_close, vectors
-from tests.objects.models import ALL, EXAMPLES, case_of
-from tests.objects.truth import slices_of
 
 
 @pytest.mark.parametrize("name", ALL)

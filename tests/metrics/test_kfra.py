@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 import tangentlab as tl
 from tangentlab.errors import StructureError
+from tangentlab.testing.dense_truth import assert_close
+from tangentlab.testing.small_models import EXAMPLES, case_of
 from tests.metrics.curvature_truth import cross_entropy, output_hessian
-from tests.objects.dense import assert_close
-from tests.objects.models import EXAMPLES, case_of
 
 
 def deep(activation: nn.Module, seed: int = 0) -> nn.Module:

@@ -5,8 +5,8 @@ import torch
 
 import tangentlab as tl
 from tangentlab.errors import InputError
+from tangentlab.testing.dense_truth import assert_close
 from tests.metrics.problems import PROBLEMS
-from tests.objects.dense import assert_close
 
 each = pytest.mark.parametrize("name", list(PROBLEMS))
 KINDS = (tl.PMatDense, tl.PMatBlockDiag, tl.PMatDiag, tl.PMatKFAC, tl.PMatEKFAC, tl.PMatImplicit)

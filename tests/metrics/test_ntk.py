@@ -5,9 +5,9 @@ import torch
 
 import tangentlab as tl
 from tangentlab.errors import InputError
-from tests.objects import truth
-from tests.objects.dense import assert_close
-from tests.objects.models import ALL, CLASSES, EXAMPLES, Case, case_of, cases
+from tangentlab.testing import truth
+from tangentlab.testing.dense_truth import assert_close
+from tangentlab.testing.small_models import ALL, CLASSES, EXAMPLES, Case, case_of, cases
 
 every = pytest.mark.parametrize("case", cases(ALL), ids=str)
 each = pytest.mark.parametrize("name", ALL)

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tests.objects import truth
-from tests.objects.models import Case, case_of
+from tangentlab.testing import truth
+from tangentlab.testing.small_models import Case, case_of
 
 
 def units(case: Case) -> list[tuple[list[int], int]]:

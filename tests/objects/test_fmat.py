@@ -8,7 +8,7 @@ import torch
 
 import tangentlab as tl
 from tangentlab.errors import InputError, NumericsError
-from tests.objects.dense import DAMPING, Dense, assert_close
+from tangentlab.testing.dense_truth import DAMPING, Dense, assert_close
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 from torch import Tensor, nn
 
 import tangentlab as tl
-from tests.objects import further_truth, truth
-from tests.objects.contract import PMatContract
-from tests.objects.dense import dimension
-from tests.objects.models import CLASSES, EXAMPLES, Case
+from tangentlab.testing import PMatContract, truth
+from tangentlab.testing.dense_truth import dimension
+from tangentlab.testing.small_models import CLASSES, EXAMPLES, Case
+from tests.objects import further_truth
 from tests.objects.test_representations import kronecker_size
 
 

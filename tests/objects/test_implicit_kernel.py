@@ -8,9 +8,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tangentlab as tl
 from tangentlab.errors import InputError, SolveError, StructureError
-from tests.objects.dense import DAMPING, assert_close
-from tests.objects.models import ALL, EXAMPLES, Case, case_of
-from tests.objects.truth import jacobian
+from tangentlab.testing.dense_truth import DAMPING, assert_close
+from tangentlab.testing.small_models import ALL, EXAMPLES, Case, case_of
+from tangentlab.testing.truth import jacobian
 
 OPTIONS = {
     "all outputs": {},

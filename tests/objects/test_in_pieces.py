@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import tangentlab as tl
-from tests.objects.models import ALL, KRONECKER, Case, case_of
+from tangentlab.testing.small_models import ALL, KRONECKER, Case, case_of
 from tests.pieces import in_small_pieces
 
 

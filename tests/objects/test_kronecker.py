@@ -8,9 +8,9 @@ from torch import nn
 
 import tangentlab as tl
 from tangentlab.errors import InputError, SolveError, StructureError
-from tests.objects import truth
-from tests.objects.dense import DAMPING, assert_close, vectors
-from tests.objects.models import KRONECKER, Branches, Case, case_of, mlp
+from tangentlab.testing import truth
+from tangentlab.testing.dense_truth import DAMPING, assert_close, vectors
+from tangentlab.testing.small_models import KRONECKER, Branches, Case, case_of, mlp
 
 
 def factored_inverse(case: Case, damping: float, pi: float | None) -> torch.Tensor:

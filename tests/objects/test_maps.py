@@ -5,9 +5,9 @@ import torch
 
 import tangentlab as tl
 from tangentlab.errors import InputError, MemoryBudgetError, StructureError
-from tests.objects import truth
-from tests.objects.dense import assert_close, of_another_model, vectors
-from tests.objects.models import ALL, EXAMPLES, Case, case_of, cases
+from tangentlab.testing import truth
+from tangentlab.testing.dense_truth import assert_close, of_another_model, vectors
+from tangentlab.testing.small_models import ALL, EXAMPLES, Case, case_of, cases
 
 PUSHES = (tl.PushForwardDense, tl.PushForwardImplicit)
 PULLS = (tl.PullBackDense, tl.PullBackImplicit)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 import tangentlab as tl
 from tangentlab.engine.layout import LayerCollection
-from tests.objects.models import mlp
+from tangentlab.testing.small_models import mlp
 
 
 def positive(size: int, seed: int) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 import tangentlab as tl
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError, NumericsError
-from tests.objects.dense import DAMPING, Dense, assert_close, vectors
-from tests.objects.models import Case, case_of
+from tangentlab.testing.dense_truth import DAMPING, Dense, assert_close, vectors
+from tangentlab.testing.small_models import Case, case_of
 
 KINDS = {
     "dense": tl.PMatDense,

@@ -12,7 +12,7 @@ from torch import nn
 import tangentlab as tl
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError
-from tests.objects.models import Bare, mlp
+from tangentlab.testing.small_models import Bare, mlp
 
 
 @pytest.fixture

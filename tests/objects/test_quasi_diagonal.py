@@ -9,9 +9,10 @@ from torch import Tensor, nn
 import tangentlab as tl
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError, NumericsError
-from tests.objects import further_truth, truth
-from tests.objects.dense import DAMPING, assert_close, vectors
-from tests.objects.models import ALL, case_of
+from tangentlab.testing import truth
+from tangentlab.testing.dense_truth import DAMPING, assert_close, vectors
+from tangentlab.testing.small_models import ALL, case_of
+from tests.objects import further_truth
 
 ARROW = tl.PMatQuasiDiag.with_options(form="arrow")
 

@@ -7,8 +7,8 @@ from torch import Tensor
 import tangentlab as tl
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError, StructureError
-from tests.objects.dense import assert_close
-from tests.objects.models import case_of
+from tangentlab.testing.dense_truth import assert_close
+from tangentlab.testing.small_models import case_of
 from tests.objects.test_operations import KINDS
 
 

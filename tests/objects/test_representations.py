@@ -6,10 +6,9 @@ from torch import Tensor
 
 import tangentlab as tl
 from tangentlab.errors import MemoryBudgetError
-from tests.objects import truth
-from tests.objects.contract import PMatContract, stored_only
-from tests.objects.dense import dimension
-from tests.objects.models import EXAMPLES, KRONECKER, Case, case_of
+from tangentlab.testing import PMatContract, stored_only, truth
+from tangentlab.testing.dense_truth import dimension
+from tangentlab.testing.small_models import EXAMPLES, KRONECKER, Case, case_of
 
 
 def layer_sizes(case: Case) -> list[int]:

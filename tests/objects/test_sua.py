@@ -9,7 +9,7 @@ import tangentlab as tl
 from tangentlab.errors import InputError
 from tangentlab.objects.pmat.patch_side import PatchBasis, PatchFactor
 from tangentlab.objects.pmat.sua import SUABlock
-from tests.objects.dense import assert_close
+from tangentlab.testing.dense_truth import assert_close
 
 
 class Net(nn.Module):

@@ -8,9 +8,9 @@ import torch
 
 import tangentlab as tl
 from tangentlab.errors import InputError, NumericsError, SolveError, StructureError
-from tests.objects import truth
-from tests.objects.dense import DAMPING, Dense, assert_close, dimension, vectors
-from tests.objects.models import Case, case_of
+from tangentlab.testing import truth
+from tangentlab.testing.dense_truth import DAMPING, Dense, assert_close, dimension, vectors
+from tangentlab.testing.small_models import Case, case_of
 
 KINDS = {
     "Dense": tl.PMatDense,

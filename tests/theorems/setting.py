@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 import tangentlab as tl
-from tests.objects import truth
-from tests.objects.models import Case, case_of
+from tangentlab.testing import truth
+from tangentlab.testing.small_models import Case, case_of
 
 
 def blocks_of(exact: Tensor, F: tl.PMat) -> Tensor:

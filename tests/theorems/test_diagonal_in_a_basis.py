@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import tangentlab as tl
-from tests.objects import truth
-from tests.objects.dense import assert_close
-from tests.objects.models import EXAMPLES, KRONECKER, case_of
+from tangentlab.testing import truth
+from tangentlab.testing.dense_truth import assert_close
+from tangentlab.testing.small_models import EXAMPLES, KRONECKER, case_of
 from tests.theorems.setting import blocks_of, kronecker_basis, rows_of, squared
 
 each = pytest.mark.parametrize("name", KRONECKER)

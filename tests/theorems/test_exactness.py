@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 import tangentlab as tl
-from tests.objects import truth
-from tests.objects.dense import assert_close
-from tests.objects.models import grouped_convolution, mlp
+from tangentlab.testing import truth
+from tangentlab.testing.dense_truth import assert_close
+from tangentlab.testing.small_models import grouped_convolution, mlp
 from tests.theorems.setting import blocks_of
 
 KRONECKER = {

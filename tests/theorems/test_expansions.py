@@ -6,8 +6,8 @@ from torch import nn
 from torch.distributions import Bernoulli, Categorical, Independent, Normal, kl_divergence
 
 import tangentlab as tl
+from tangentlab.testing.dense_truth import assert_close
 from tests.metrics.problems import COVARIANCE, PROBLEMS
-from tests.objects.dense import assert_close
 
 DISTRIBUTIONS = {
     "classification": lambda f: Categorical(logits=f),

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import tangentlab as tl
-from tests.objects.dense import Dense, assert_close
-from tests.objects.models import KRONECKER, case_of
+from tangentlab.testing.dense_truth import Dense, assert_close
+from tangentlab.testing.small_models import KRONECKER, case_of
 from tests.theorems.setting import kronecker_basis, kronecker_eigenvalues
 
 each = pytest.mark.parametrize("name", KRONECKER)

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import tangentlab as tl
+from tangentlab.testing import truth
+from tangentlab.testing.dense_truth import assert_close
+from tangentlab.testing.small_models import ALL, EXAMPLES, case_of
 from tests.metrics.problems import PROBLEMS
-from tests.objects import truth
-from tests.objects.dense import assert_close
-from tests.objects.models import ALL, EXAMPLES, case_of
 
 each = pytest.mark.parametrize("name", ALL)
 

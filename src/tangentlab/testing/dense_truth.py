@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-import tangentlab as tl
 from tangentlab.engine.layout import LayerCollection
-from tests.objects.models import Case
+from tangentlab.objects.pvector import PVector
+from tangentlab.testing.small_models import Case
 
 DAMPING = 0.1
 
@@ -29,16 +29,16 @@ def dimension(case: Case) -> int:
     return sum(p.numel() for p in case.model.parameters() if p.requires_grad)
 
 
-def vectors(case: Case, *batch: int, seed: int = 11) -> tl.PVector:
+def vectors(case: Case, *batch: int, seed: int = 11) -> PVector:
     """A random vector, or a batch of them."""
     layout = LayerCollection.from_model(case.model)
     noise = torch.randn(*batch, layout.numel, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return tl.PVector(layout, noise.to(case.dtype))
+    return PVector(layout, noise.to(case.dtype))
 
 
-def of_another_model() -> tl.PVector:
+def of_another_model() -> PVector:
     """A vector that fits no model of the suite."""
-    return tl.PVector.ones(torch.nn.Linear(2, 2, dtype=torch.float64))
+    return PVector.ones(torch.nn.Linear(2, 2, dtype=torch.float64))
 
 
 class Dense:

@@ -66,7 +66,8 @@ class Bare(nn.Module):
         return self.scale * self.last((x + self.shift).tanh())
 
 
-def mlp() -> nn.Module:
+def mlp() -> nn.Sequential:
+    """Two linear layers."""
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, CLASSES))
 
 
@@ -78,11 +79,13 @@ def grouped_convolution() -> nn.Module:
 
 
 def norms() -> nn.Module:
-    running = nn.BatchNorm1d(4)
-    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), running, nn.Linear(4, CLASSES, bias=False))
+    """Layer norm and batch norm in evaluation mode, with affine parameters and statistics of their own."""
+    trained, running = nn.LayerNorm(4), nn.BatchNorm1d(4)
+    model = nn.Sequential(nn.Linear(3, 4), trained, nn.Tanh(), running, nn.Linear(4, CLASSES, bias=False))
     with torch.no_grad():
-        for part in (running.running_mean, running.running_var, running.weight, model[1].weight, model[1].bias):
-            part.uniform_(0.5, 1.5)
+        for part in (*running.buffers(), running.weight, trained.weight, trained.bias):
+            if part.is_floating_point():
+                part.uniform_(0.5, 1.5)
     return model.eval()
 
 
@@ -92,6 +95,7 @@ def wide() -> nn.Module:
 
 
 def frozen_bias() -> nn.Module:
+    """The first bias is not trained."""
     model = mlp()
     model[0].bias.requires_grad_(False)
     return model
@@ -100,9 +104,8 @@ def frozen_bias() -> nn.Module:
 def bias_first() -> nn.Module:
     """The bias is registered before the weight, so the flat order is not that of the layer's matrix."""
     model = mlp()
-    weight = model[0].weight
-    del model[0].weight
-    model[0].register_parameter("weight", weight)
+    first = model[0]._parameters
+    first["weight"] = first.pop("weight")
     return model
 
 
@@ -113,6 +116,7 @@ def tokens(generator: torch.Generator) -> Tensor:
 
 
 def gaussian(*shape: int) -> Callable[[torch.Generator], Tensor]:
+    """Inputs from a normal distribution, (EXAMPLES, *shape)."""
     return lambda generator: torch.randn(EXAMPLES, *shape, generator=generator, dtype=torch.float64)
 
 
@@ -185,7 +189,7 @@ class Case:
     def batches(self) -> list[tuple[Tensor, Tensor]]:
         """(inputs, targets) batch by batch."""
         sizes = SPLITS[self.split]
-        return list(zip(self.inputs.split(sizes), self.targets.split(sizes)))
+        return list(zip(self.inputs.split(sizes), self.targets.split(sizes), strict=True))
 
     def __str__(self) -> str:
         return f"{self.name}, {str(self.dtype).removeprefix('torch.')}, {self.split}"

@@ -7,16 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
-import tangentlab as tl
-from tests.objects.dense import Dense
-from tests.objects.models import ALL, Case, cases
+from tangentlab.metrics import FIM
+from tangentlab.objects.pmat import PMat, PMatDense, PMatSum
+from tangentlab.testing.dense_truth import Dense
+from tangentlab.testing.small_models import ALL, Case, cases
 
-_built: dict[tuple[type, Case], tuple[tl.PMat, Dense]] = {}
+_built: dict[tuple[type, Case], tuple[PMat, Dense]] = {}
 
 
 def stored_only(test: Callable[..., None]) -> Callable[..., None]:
     """The test depends on the matrix, not on how the data came."""
-    test.stored_only = True
+    test.stored_only = True  # type: ignore[attr-defined]
     return test
 
 
@@ -25,9 +26,9 @@ class Subject:
 
     representation: Any
     models: tuple[str, ...] = ALL
-    sums: type | tuple[type, ...] = tl.PMatSum
-    powers: type | tuple[type, ...] = tl.PMatDense
-    inverses: type | tuple[type, ...] = tl.PMatDense
+    sums: type | tuple[type, ...] = PMatSum
+    powers: type | tuple[type, ...] = PMatDense
+    inverses: type | tuple[type, ...] = PMatDense
     pseudo_inverse = True
     iterative = False
     pickles = True
@@ -42,9 +43,9 @@ class Subject:
         """Numbers stored."""
         raise NotImplementedError
 
-    def build(self, case: Case) -> tl.PMat:
+    def build(self, case: Case) -> PMat:
         """The matrix of a case."""
-        return tl.FIM(case.model, case.batches, representation=self.representation)
+        return FIM(case.model, case.batches, representation=self.representation)
 
     # ------------------------------------------------------------- set-up
 
@@ -54,7 +55,7 @@ class Subject:
             some = [c for c in every if (c.dtype == torch.float64) == (c.split == "uneven batches")]
             metafunc.parametrize("case", some if hasattr(metafunc.function, "stored_only") else every, ids=str)
 
-    def _build_once(self, case: Case) -> tuple[tl.PMat, Dense]:
+    def _build_once(self, case: Case) -> tuple[PMat, Dense]:
         key = type(self), case
         if key not in _built:
             matrix = self.build(case)
@@ -62,7 +63,7 @@ class Subject:
         return _built[key]
 
     @pytest.fixture
-    def F(self, case: Case) -> tl.PMat:
+    def F(self, case: Case) -> PMat:
         """The matrix, shared between tests."""
         return self._build_once(case)[0]
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tests.objects.models import Case, Kron, case_of
+from tangentlab.testing.small_models import Case, Kron, case_of
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
@@ -20,7 +20,7 @@ def gradient(scalar: Tensor, model: nn.Module) -> Tensor:
     """Flat gradient of one number, (d)."""
     parameters = list(trainable(model).values())
     grads = torch.autograd.grad(scalar, parameters, retain_graph=True, allow_unused=True)
-    pairs = zip(grads, parameters)
+    pairs = zip(grads, parameters, strict=True)
     return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs])
 
 
@@ -41,7 +41,7 @@ def scores(logits: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
 def weighted_rows(model: nn.Module, inputs: Tensor) -> Tensor:
     """Rows sqrt(p_c) d log p_c / dw of a classifier, (examples, classes, d)."""
     rows = []
-    for x, one in zip(inputs, jacobian(model, inputs)):
+    for x, one in zip(inputs, jacobian(model, inputs), strict=True):
         rows.append(torch.stack([p.sqrt() * (score @ one) for p, score in scores(model(x[None])[0])]))
     return torch.stack(rows)
 
@@ -97,6 +97,7 @@ def _patches(module: nn.Module, x: Tensor) -> Tensor:
         onehot[:, module.padding_idx] = 0
         return onehot[None]
     if isinstance(module, nn.Conv2d):
+        assert not isinstance(module.padding, str)
         columns = nn.functional.unfold(x, module.kernel_size, padding=module.padding, stride=module.stride)
         return columns[0].reshape(module.groups, -1, columns.shape[-1]).transpose(1, 2)
     return x.reshape(1, -1, x.shape[-1])
@@ -131,7 +132,7 @@ def layer_data(case: Case, layer: Kron) -> list[tuple[Tensor, Tensor]]:
         grads = []
         for p, score in scores(logits):
             found = torch.autograd.grad(p.sqrt() * (score @ logits), [out for *_, out in seen], retain_graph=True)
-            grads.append(torch.cat([_output_gradients(m, g) for (m, *_), g in zip(seen, found)], 1))
+            grads.append(torch.cat([_output_gradients(m, g) for (m, *_), g in zip(seen, found, strict=True)], 1))
         stacked = torch.stack(grads)
         if layer.weight is None:
             inputs, stacked = torch.ones(1, 1, 1, dtype=stacked.dtype), stacked.sum(2, keepdim=True)
@@ -142,18 +143,18 @@ def layer_data(case: Case, layer: Kron) -> list[tuple[Tensor, Tensor]]:
 def kronecker_factors(data: list[tuple[Tensor, Tensor]], sharing: str) -> tuple[Tensor, Tensor]:
     """A (groups, columns, columns) and B (groups, rows, rows) as docs/conventions.md defines them."""
     n, positions = len(data), sum(inputs.shape[1] for inputs, _ in data)
-    a = b = 0.0
+    (groups, _, columns), rows = data[0][0].shape, data[0][1].shape[-1]
+    a = torch.zeros(groups, columns, columns, dtype=torch.float64)
+    b = torch.zeros(groups, rows, rows, dtype=torch.float64)
     for inputs, grads in data:
-        for group in range(inputs.shape[0]):
-            where = torch.zeros(inputs.shape[0], 1, 1, dtype=inputs.dtype)
-            where[group] = 1
+        for group in range(groups):
             if sharing == "reduce":
                 mean, total = inputs[group].mean(0), grads[:, group].sum(1)
-                a = a + where * torch.outer(mean, mean) / n
-                b = b + where * sum(torch.outer(g, g) for g in total) / n
+                a[group] += torch.outer(mean, mean) / n
+                b[group] += sum(torch.outer(g, g) for g in total) / n
             else:
-                a = a + where * sum(torch.outer(v, v) for v in inputs[group]) / n
-                b = b + where * sum(torch.outer(g, g) for label in grads for g in label[group]) / positions
+                a[group] += sum(torch.outer(v, v) for v in inputs[group]) / n
+                b[group] += sum(torch.outer(g, g) for label in grads for g in label[group]) / positions
     return a, b
 
 
@@ -161,6 +162,7 @@ def flat_index(case: Case, layer: Kron, rows: int, columns: int, groups: int, tr
     """Place in the flat vector of entry (group, row, column) of the layer's matrices [W | b], (groups, rows, columns)."""
     slices = slices_of(case.model)
     if layer.weight is None:
+        assert layer.bias is not None
         return torch.arange(slices[layer.bias].start, slices[layer.bias].stop).reshape(1, rows, 1)
     where = slices[layer.weight]
     width = columns - (layer.bias is not None)
@@ -202,7 +204,7 @@ def _second_moments_in_basis(data: list[tuple[Tensor, Tensor]], group: int, a: n
     scale = np.zeros((b.shape[0], a.shape[0]))
     for inputs, grads in data:
         for label in grads:
-            whole = sum(np.outer(g, v) for g, v in zip(label[group].numpy(), inputs[group].numpy()))
+            whole = sum(np.outer(g, v) for g, v in zip(label[group].numpy(), inputs[group].numpy(), strict=True))
             scale += (u_b.T @ whole @ u_a) ** 2 / len(data)
     basis = np.kron(u_b, u_a)
     return torch.from_numpy((basis * scale.flatten()) @ basis.T)

@@ -1,14 +1,17 @@
 """The part of the contract about other matrices made from one, and about storage."""
 
 import pickle
+from operator import add, mul, sub, truediv
 
 import pytest
 import torch
 
-import tangentlab as tl
+from tangentlab.engine.memory import set_memory_budget
 from tangentlab.errors import InputError, MemoryBudgetError, StructureError
-from tests.objects.contract_subject import Subject, stored_only
-from tests.objects.dense import DAMPING, Dense, assert_close, dimension, vectors
+from tangentlab.objects.pmat import PMat, PMatBlockDiag, PMatDense, PMatDiag
+from tangentlab.testing.dense_truth import DAMPING, Dense, assert_close, dimension, vectors
+from tangentlab.testing.pmat_subject import Subject, stored_only
+from tangentlab.testing.small_models import Case
 
 
 class AlgebraContract(Subject):
@@ -17,13 +20,13 @@ class AlgebraContract(Subject):
     # ------------------------------------------------------------- other matrices
 
     @stored_only
-    def test_damped_inverse_as_a_matrix(self, F, D, case):
+    def test_damped_inverse_as_a_matrix(self, F: PMat, D: Dense, case: Case) -> None:
         for inverse in (F.inverse(DAMPING), F.inverse(regul=DAMPING)):
             assert_close(inverse.to_dense(), D.damped_inverse(), case.dtype)
             assert isinstance(inverse, self.inverses)
 
     @stored_only
-    def test_powers_keep_null_modes_null(self, F, D, case):
+    def test_powers_keep_null_modes_null(self, F: PMat, D: Dense, case: Case) -> None:
         for exponent, factor in ((2, 1), (1, 1), (0.5, 100), (0, 1e4), (-0.5, 1e4), (-1, 1e4)):
             power = F.pow(exponent)
             assert isinstance(power, self.powers)
@@ -34,7 +37,7 @@ class AlgebraContract(Subject):
             assert_close((F**-1).to_dense(), D.power(-1), case.dtype, factor=1e4)
 
     @stored_only
-    def test_scalar_multiples_from_both_sides_keep_the_class(self, F, D, case):
+    def test_scalar_multiples_from_both_sides_keep_the_class(self, F: PMat, D: Dense, case: Case) -> None:
         two = torch.tensor(2.0, dtype=case.dtype)
         for multiple, factor in ((2 * F, 2), (F * 2.0, 2), (F / 4, 0.25), (-F, -1), (two * F, 2), (F * two, 2)):
             assert_close(multiple.to_dense(), factor * D.matrix, case.dtype)
@@ -48,16 +51,16 @@ class AlgebraContract(Subject):
         assert_close(F.to_dense(), D.matrix, case.dtype)
 
     @stored_only
-    def test_only_numbers_scale_a_matrix_and_only_matrices_add_to_it(self, F, case):
+    def test_only_numbers_scale_a_matrix_and_only_matrices_add_to_it(self, F: PMat, case: Case) -> None:
         for factor in (torch.ones(dimension(case)), torch.ones(2)):
             with pytest.raises(InputError, match="number"):
                 F * factor
-        for wrong in (lambda: F * "two", lambda: F + 1, lambda: F - vectors(case), lambda: F / "two"):
+        for operation, wrong in ((mul, "two"), (add, 1), (sub, vectors(case)), (truediv, "two")):
             with pytest.raises(TypeError):
-                wrong()
+                operation(F, wrong)
 
     @stored_only
-    def test_sums_and_differences_in_the_tightest_class(self, F, D, case):
+    def test_sums_and_differences_in_the_tightest_class(self, F: PMat, D: Dense, case: Case) -> None:
         total = F + F
         assert_close(total.to_dense(), 2 * D.matrix, case.dtype)
         assert isinstance(total, self.sums)
@@ -65,9 +68,9 @@ class AlgebraContract(Subject):
         assert float((F - F).to_dense().abs().max()) <= 10 * torch.finfo(case.dtype).eps * float(D.matrix.abs().max())
 
     @stored_only
-    def test_sums_with_every_other_kind(self, F, D, case):
+    def test_sums_with_every_other_kind(self, F: PMat, D: Dense, case: Case) -> None:
         noise = vectors(case, dimension(case)).flat
-        for kind in (tl.PMatDense, tl.PMatDiag, tl.PMatBlockDiag):
+        for kind in (PMatDense, PMatDiag, PMatBlockDiag):
             matrix = kind.from_dense(F.layout, noise @ noise.t())
             expected = D.matrix + matrix.to_dense().double()
             for total in (F + matrix, matrix + F):
@@ -79,7 +82,7 @@ class AlgebraContract(Subject):
     # ------------------------------------------------------------- housekeeping
 
     @stored_only
-    def test_another_dtype_keeps_class_and_values(self, F, D, case):
+    def test_another_dtype_keeps_class_and_values(self, F: PMat, D: Dense, case: Case) -> None:
         other = torch.float32 if case.dtype == torch.float64 else torch.float64
         if not self.pickles:
             with pytest.raises(StructureError):
@@ -90,7 +93,7 @@ class AlgebraContract(Subject):
         assert_close(moved.to_dense(), D.matrix, torch.float32)
 
     @stored_only
-    def test_pickling_keeps_everything(self, F, D, case):
+    def test_pickling_keeps_everything(self, F: PMat, D: Dense, case: Case) -> None:
         if not self.pickles:
             with pytest.raises(StructureError):
                 pickle.dumps(F)
@@ -102,20 +105,20 @@ class AlgebraContract(Subject):
         assert_close(back.solve(vectors(case), DAMPING).flat, F.solve(vectors(case), DAMPING).flat, case.dtype)
 
     @stored_only
-    def test_repr_tells_class_size_examples_and_likelihood(self, F, case):
+    def test_repr_tells_class_size_examples_and_likelihood(self, F: PMat, case: Case) -> None:
         text = repr(F)
         assert text.startswith(type(F).__name__) and f"d = {dimension(case)}" in text
         assert f"{F.examples} examples" in text and F.likelihood in text
 
     @stored_only
-    def test_memory_is_what_is_stored(self, F, case):
+    def test_memory_is_what_is_stored(self, F: PMat, case: Case) -> None:
         assert F.numel() == self.stored(case) and F.nbytes() == case.dtype.itemsize * F.numel()
 
     @stored_only
-    def test_a_dense_form_beyond_the_memory_budget_is_refused(self, F, case):
-        tl.set_memory_budget(100)
+    def test_a_dense_form_beyond_the_memory_budget_is_refused(self, F: PMat, case: Case) -> None:
+        set_memory_budget(100)
         try:
             with pytest.raises(MemoryBudgetError, match="PMatKFAC"):
                 F.to_dense()
         finally:
-            tl.set_memory_budget(None)
+            set_memory_budget(None)
