@@ -17,6 +17,7 @@ from typing import Any
 _PACKAGES = {
     "alignment.recorder": "recorder",
     "experiments.bench": "bench",
+    "experiments.linearized_networks": "experiments.linearized",
     "report": "bench",
 }
 """Old package to new one; a module in it has kept its name unless it stands below."""
@@ -30,9 +31,38 @@ _MODULES = {
     },
     **{f"linearized.{name}": f"kernels.{name}" for name in ("dynamics", "eigenpairs", "function_space")},
     "linearized.modes": "kernels.mode_dynamics",
+    **{f"experiments.{name}": f"experiments.geometry.{name}" for name in ("kl_expansion", "parameter_distance")},
+    **{
+        f"experiments.{name}": f"experiments.metrics.{name}"
+        for name in ("fim_quality", "ntk_evolution", "representation_costs")
+    },
+    **{
+        f"experiments.fim_quality.{old}": f"experiments.metrics.{new}"
+        for old, new in (
+            ("experiment", "fim_quality"),
+            ("measure", "_fim_quality_measures"),
+            ("judge", "_fim_quality_claims"),
+            ("draw", "_fim_quality_figures"),
+        )
+    },
+    **{
+        f"experiments.linearized_networks.{name}": f"experiments.lazy.{name}"
+        for name in ("dense", "quadratic", "spurious", "spurious_files")
+    },
+    **{
+        f"experiments.lazy.{name}": f"experiments.lazy._{name}"
+        for name in ("ensemble", "race", "race_figures", "setting")
+    },
+    **{
+        f"experiments.natural_gradient.{name}": f"experiments.natural_gradient._{name}"
+        for name in ("autoencoder_figures", "competitors", "convolutional_claims", "convolutional_figures", "race")
+    },
 }
 _NAMES = {
     "alignment": {"Recording": "recorder", "TangentRecorder": "recorder"},
+    "experiments.linearized": dict.fromkeys(
+        ("DenseRegimes", "QuadraticRegimes", "SpuriousCelebA", "SpuriousCue", "SpuriousWaterbirds"), "experiments.lazy"
+    ),
 }
 """Old home to names and their new homes."""
 _ROOT = "tangentlab."

@@ -12,7 +12,8 @@ from tangentlab import FIM_MonteCarlo, PMatDense, PMatEKFAC, PMatKFAC
 from tangentlab.bench.folder import RunFolder
 from tangentlab.bench.runner import make_config
 from tangentlab.experiments import Lab, find
-from tangentlab.experiments.fim_quality import judge, measure
+from tangentlab.experiments.metrics import _fim_quality_claims as judge
+from tangentlab.experiments.metrics import _fim_quality_measures as measure
 from tangentlab.models import ResNet
 
 

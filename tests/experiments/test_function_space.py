@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from tangentlab.experiments.kl_expansion import network_family, normal_family, order, softmax_kl
-from tangentlab.experiments.parameter_distance import NORMALS, fisher_rao, interval, normal_kl, overlap
+from tangentlab.experiments.geometry.kl_expansion import network_family, normal_family, order, softmax_kl
+from tangentlab.experiments.geometry.parameter_distance import NORMALS, fisher_rao, interval, normal_kl, overlap
 
 
 def test_figure_2_1_has_the_numbers_of_its_text():

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tangentlab.data import grid, yin_yang_labels
-from tangentlab.experiments.lazy import race
-from tangentlab.experiments.lazy.ensemble import Ensemble
+from tangentlab.experiments.lazy import _race as race
+from tangentlab.experiments.lazy._ensemble import Ensemble
 from tangentlab.experiments.lazy.yin_yang import region_masks
 from tangentlab.models import MLP
 

@@ -13,15 +13,8 @@ from tangentlab.bench import seeds
 from tangentlab.bench.results import Results
 from tangentlab.data import Dataset, load
 from tangentlab.experiments import Batches, find, train
-from tangentlab.experiments.linearized_networks import (
-    _cue_race,
-    _recipe,
-    _tasks_claims,
-    dense,
-    directions,
-    quadratic,
-    runtimes,
-)
+from tangentlab.experiments.lazy import _cue_race, dense, quadratic
+from tangentlab.experiments.linearized import _recipe, _tasks_claims, directions, runtimes
 from tangentlab.linearized import AlphaModel
 from tangentlab.linearized.quadratic_examples import noisy_labels
 

@@ -12,14 +12,14 @@ from tangentlab import FIM_Empirical, PMatDense, PMatEKFAC, PMatKFAC, per_exampl
 from tangentlab.bench.folder import RunFolder
 from tangentlab.bench.runner import make_config
 from tangentlab.experiments import Batches, Lab, Training, find
-from tangentlab.experiments.natural_gradient import race
+from tangentlab.experiments.natural_gradient import _race as race
+from tangentlab.experiments.natural_gradient._convolutional_claims import SCHEDULED, measure
 from tangentlab.experiments.natural_gradient.amortization import Amortization, pixel_losses, spectrum_distance
 from tangentlab.experiments.natural_gradient.convolutional import (
     ConvolutionalRace,
     Resnet34Optimizers,
     Vgg11Optimizers,
 )
-from tangentlab.experiments.natural_gradient.convolutional_claims import SCHEDULED, measure
 from tangentlab.experiments.natural_gradient.eigenbasis import chance, correlations, mean_off_diagonal, relative_error
 from tangentlab.experiments.natural_gradient.ellipse import axes_of, true_scales
 from tangentlab.models import AutoEncoder

@@ -9,7 +9,7 @@ from torch import nn
 
 from tangentlab.experiments import Batches, train
 from tangentlab.experiments._images import Points, evaluation
-from tangentlab.experiments.ntk_evolution import (
+from tangentlab.experiments.metrics.ntk_evolution import (
     NTKEvolution,
     alignment,
     class_gap,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tangentlab import LayerCollection
-from tangentlab.experiments.representation_costs import (
+from tangentlab.experiments.metrics.representation_costs import (
     EXPONENTS,
     RepresentationCosts,
     cpu_seconds,

@@ -12,8 +12,8 @@ from PIL import Image
 from tangentlab.bench.results import Results
 from tangentlab.errors import InputError, MemoryBudgetError
 from tangentlab.experiments import Status, find
-from tangentlab.experiments.linearized_networks import spurious_files
-from tangentlab.experiments.linearized_networks._cue_race import balanced_rows
+from tangentlab.experiments.lazy import spurious_files
+from tangentlab.experiments.lazy._cue_race import balanced_rows
 from tangentlab.models import ResNet18
 
 SMALL = {"source": "files", "per_group": 3, "images": 40, "pixels": 16}

@@ -130,9 +130,9 @@ def _not_found(module: str, missing: str) -> str:
 
 
 def _modules_of_the_package() -> Iterator[str]:
-    for module in pkgutil.iter_modules([str(_folder())]):
-        if not module.name.startswith("_"):
-            yield f"{PACKAGE}.{module.name}"
+    for module in pkgutil.walk_packages([str(_folder())], f"{PACKAGE}."):
+        if not module.name.rpartition(".")[2].startswith("_"):
+            yield module.name
 
 
 def _own_modules() -> Iterator[str]:

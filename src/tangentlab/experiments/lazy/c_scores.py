@@ -15,9 +15,8 @@ from tangentlab.data.places import Search
 from tangentlab.errors import DataFileError
 from tangentlab.experiments import Chapter, Claim, Lab, Picture, Results, experiment
 from tangentlab.experiments._images import Row, some_of
-from tangentlab.experiments.lazy import race_figures as figures
-from tangentlab.experiments.lazy.label_noise import measure_metrics, metric_claims
-from tangentlab.experiments.lazy.race import (
+from tangentlab.experiments.lazy import _race_figures as figures
+from tangentlab.experiments.lazy._race import (
     TRIAL_IMAGES,
     Array,
     at_levels,
@@ -26,7 +25,8 @@ from tangentlab.experiments.lazy.race import (
     levels_of,
     trial,
 )
-from tangentlab.experiments.lazy.setting import FULL, SHORT, TwoAlphas
+from tangentlab.experiments.lazy._setting import FULL, SHORT, TwoAlphas
+from tangentlab.experiments.lazy.label_noise import measure_metrics, metric_claims
 from tangentlab.figures.style import INK, band
 from tangentlab.linearized import ConsistencyRecipe, Groups, consistency_scores, read_c_scores, score_groups
 

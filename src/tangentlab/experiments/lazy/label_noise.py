@@ -9,9 +9,9 @@ import numpy as np
 
 from tangentlab.experiments import Chapter, Claim, Lab, Picture, Results, experiment
 from tangentlab.experiments._images import Row
-from tangentlab.experiments.lazy import race_figures as figures
-from tangentlab.experiments.lazy.race import METRICS, Array, at_levels, begun, column, levels_of
-from tangentlab.experiments.lazy.setting import CLEAN, FULL, NOISY, SHORT, TEST, TwoAlphas
+from tangentlab.experiments.lazy import _race_figures as figures
+from tangentlab.experiments.lazy._race import METRICS, Array, at_levels, begun, column, levels_of
+from tangentlab.experiments.lazy._setting import CLEAN, FULL, NOISY, SHORT, TEST, TwoAlphas
 
 LINEAR = 0.9
 

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from tangentlab.experiments import Chapter, Claim, Cost, Lab, Picture, Results, experiment
 from tangentlab.experiments._images import Row
-from tangentlab.experiments.lazy import race_figures as figures
-from tangentlab.experiments.lazy.race import BEGUN, METRICS, at_levels, levels_of
-from tangentlab.experiments.lazy.setting import CLEAN, LARGE, SMALL, RaceSetting
+from tangentlab.experiments.lazy import _race_figures as figures
+from tangentlab.experiments.lazy._race import BEGUN, METRICS, at_levels, levels_of
+from tangentlab.experiments.lazy._setting import CLEAN, LARGE, SMALL, RaceSetting
 from tangentlab.figures.style import GRAY, INK
 
 PLACE = "appendix C.5, figure C.1"

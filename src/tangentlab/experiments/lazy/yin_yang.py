@@ -26,7 +26,7 @@ from tangentlab.experiments import (
     experiment,
     geometric_steps,
 )
-from tangentlab.experiments.lazy.ensemble import Ensemble
+from tangentlab.experiments.lazy._ensemble import Ensemble
 from tangentlab.figures.style import DIVERGING, GRAY, INK, PALETTE, label, legend_below, panels
 from tangentlab.linearized import AlphaModel
 from tangentlab.models import MLP

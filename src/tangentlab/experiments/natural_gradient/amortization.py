@@ -25,9 +25,9 @@ from tangentlab.experiments import (
 )
 from tangentlab.experiments import train as train_model
 from tangentlab.experiments._images import Points, Row
+from tangentlab.experiments.natural_gradient._competitors import COLORS, NATURAL, natural
+from tangentlab.experiments.natural_gradient._race import BAD, Method, compete, envelope, grid, logarithmic, logged
 from tangentlab.experiments.natural_gradient.autoencoder import load_images, make_field, reconstruction
-from tangentlab.experiments.natural_gradient.competitors import COLORS, NATURAL, natural
-from tangentlab.experiments.natural_gradient.race import BAD, Method, compete, envelope, grid, logarithmic, logged
 from tangentlab.figures.style import label, legend_below, panels, quantity
 from tangentlab.models import AutoEncoder, glorot_
 from tangentlab.optim import EKFACra, NaturalSGD

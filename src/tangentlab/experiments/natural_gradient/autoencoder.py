@@ -14,8 +14,8 @@ from tangentlab.bench.claims import Relation
 from tangentlab.data import Dataset, downscale
 from tangentlab.experiments import Batches, Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._images import Row, some_of
-from tangentlab.experiments.natural_gradient import autoencoder_figures as figures
-from tangentlab.experiments.natural_gradient.competitors import (
+from tangentlab.experiments.natural_gradient import _autoencoder_figures as figures
+from tangentlab.experiments.natural_gradient._competitors import (
     COLORS,
     MODEL_FISHER,
     NATURAL,
@@ -25,7 +25,7 @@ from tangentlab.experiments.natural_gradient.competitors import (
     sgd,
     soap,
 )
-from tangentlab.experiments.natural_gradient.race import (
+from tangentlab.experiments.natural_gradient._race import (
     BAD,
     Field,
     Method,

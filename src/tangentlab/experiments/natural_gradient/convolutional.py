@@ -12,10 +12,10 @@ from torch import nn
 from tangentlab.data import Dataset
 from tangentlab.experiments import Batches, Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._images import Row, cross_entropy, image_data, loss_and_accuracy, some_of
-from tangentlab.experiments.natural_gradient import convolutional_claims as claims
-from tangentlab.experiments.natural_gradient import convolutional_figures as figures
-from tangentlab.experiments.natural_gradient.competitors import COLORS, NATURAL, adam, natural, sgd, soap
-from tangentlab.experiments.natural_gradient.race import Field, Method, compete, grid, halving, winner
+from tangentlab.experiments.natural_gradient import _convolutional_claims as claims
+from tangentlab.experiments.natural_gradient import _convolutional_figures as figures
+from tangentlab.experiments.natural_gradient._competitors import COLORS, NATURAL, adam, natural, sgd, soap
+from tangentlab.experiments.natural_gradient._race import Field, Method, compete, grid, halving, winner
 from tangentlab.models import VGG11, ResNet34
 
 Point = tuple[float, float]

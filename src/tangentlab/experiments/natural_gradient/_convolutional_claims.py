@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tangentlab.experiments import Claim
 from tangentlab.experiments._images import Row
-from tangentlab.experiments.natural_gradient.race import (
+from tangentlab.experiments.natural_gradient._race import (
     curve,
     envelope,
     equal_time,

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from tangentlab.experiments import Picture, Results
 from tangentlab.experiments._images import Row
-from tangentlab.experiments.natural_gradient.competitors import NATURAL
-from tangentlab.experiments.natural_gradient.convolutional_claims import SCHEDULED, of
-from tangentlab.experiments.natural_gradient.race import Method, draw_envelopes, logarithmic, logged
+from tangentlab.experiments.natural_gradient._competitors import NATURAL
+from tangentlab.experiments.natural_gradient._convolutional_claims import SCHEDULED, of
+from tangentlab.experiments.natural_gradient._race import Method, draw_envelopes, logarithmic, logged
 from tangentlab.figures.style import label, panels, quantity
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from torch import nn
 from tangentlab.data import Dataset
 from tangentlab.experiments import Chapter, Claim, Cost, Every, Experiment, Lab, Picture, Results, Training, experiment
 from tangentlab.experiments._images import batched, image_data
-from tangentlab.experiments.linearized_networks._recipe import (
+from tangentlab.experiments.linearized._recipe import (
     PLACE,
     EpochLoss,
     Recipe,

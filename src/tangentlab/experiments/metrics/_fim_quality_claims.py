@@ -11,7 +11,7 @@ from itertools import groupby
 from statistics import fmean
 
 from tangentlab.experiments._images import Row
-from tangentlab.experiments.fim_quality.measure import FACTORED
+from tangentlab.experiments.metrics._fim_quality_measures import FACTORED
 
 COMPETING = ("Diag", "QuasiDiag", "KFAC", FACTORED, "EKFAC")
 EXACT_TRACE = ("Diag", "QuasiDiag", "EKFAC")

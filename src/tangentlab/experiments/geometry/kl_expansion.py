@@ -28,7 +28,7 @@ from tangentlab.experiments import (
     experiment,
     train,
 )
-from tangentlab.experiments.parameter_distance import EVERY_SCALE, normal_kl
+from tangentlab.experiments.geometry.parameter_distance import EVERY_SCALE, normal_kl
 from tangentlab.figures.style import GRAY, PALETTE, label, legend_beside, panels, quantity
 
 Array = NDArray[Any]

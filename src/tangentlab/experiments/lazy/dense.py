@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments.linearized_networks._quadratic_figures import (
+from tangentlab.experiments.lazy._quadratic_figures import (
     REGIMES,
     Array,
     equal_progress,
     gap,
     over_time,
 )
-from tangentlab.experiments.linearized_networks._recipe import spearman
+from tangentlab.experiments.linearized._recipe import spearman
 from tangentlab.linearized import AlphaModel, at_progress
 from tangentlab.linearized.quadratic import Regime
 from tangentlab.linearized.quadratic_examples import QuadraticExample, noisy_labels, reversed_order, spurious_feature

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments.linearized_networks._quadratic_figures import REGIMES, equal_progress, gap, over_time
-from tangentlab.experiments.linearized_networks._recipe import spearman
+from tangentlab.experiments.lazy._quadratic_figures import REGIMES, equal_progress, gap, over_time
+from tangentlab.experiments.linearized._recipe import spearman
 from tangentlab.linearized.quadratic import QuadraticModel, Regime
 from tangentlab.linearized.quadratic_examples import QuadraticExample, noisy_labels, reversed_order, spurious_feature
 

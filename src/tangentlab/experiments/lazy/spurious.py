@@ -23,7 +23,7 @@ from tangentlab.experiments import (
     train,
 )
 from tangentlab.experiments._images import Row, cross_entropy, image_data
-from tangentlab.experiments.linearized_networks._cue_race import (
+from tangentlab.experiments.lazy._cue_race import (
     CueRace,
     Task,
     balanced_rows,
@@ -34,7 +34,7 @@ from tangentlab.experiments.linearized_networks._cue_race import (
     lengths,
     spread,
 )
-from tangentlab.experiments.linearized_networks._recipe import for_trial
+from tangentlab.experiments.linearized._recipe import for_trial
 from tangentlab.figures.style import panels
 from tangentlab.linearized import add_corner_patch
 from tangentlab.models import ResNet18

@@ -12,7 +12,7 @@ from torch.nn.utils import parameters_to_vector
 from tangentlab.data import Dataset
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, experiment
 from tangentlab.experiments._images import batched, image_pool
-from tangentlab.experiments.linearized_networks._recipe import (
+from tangentlab.experiments.linearized._recipe import (
     PLACE,
     EpochLoss,
     Recipe,
@@ -24,7 +24,7 @@ from tangentlab.experiments.linearized_networks._recipe import (
     train_task,
     two_classes,
 )
-from tangentlab.experiments.linearized_networks._tasks_claims import (
+from tangentlab.experiments.linearized._tasks_claims import (
     CROSSING,
     FURTHER,
     SECTION,
@@ -32,7 +32,7 @@ from tangentlab.experiments.linearized_networks._tasks_claims import (
     spike,
     task_claims,
 )
-from tangentlab.experiments.linearized_networks._tasks_figures import TaskFigures
+from tangentlab.experiments.linearized._tasks_figures import TaskFigures
 from tangentlab.linearized import Eigenfunctions, alignments, eigenfunctions, linearize
 
 REACHED = 0.01

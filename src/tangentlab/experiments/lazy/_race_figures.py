@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from tangentlab.experiments import Results
-from tangentlab.experiments.lazy.race import METRICS, equal_progress, own_levels
+from tangentlab.experiments.lazy._race import METRICS, equal_progress, own_levels
 from tangentlab.figures.style import PALETTE, band, label, panels
 
 COLORS = (PALETTE[1], PALETTE[0], PALETTE[2], PALETTE[3])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.experiments import Claim
-from tangentlab.experiments.linearized_networks._recipe import PLACE
+from tangentlab.experiments.linearized._recipe import PLACE
 
 SECTION = f"{PLACE}, section 3"
 NEIGHBOURS = 10

@@ -11,7 +11,7 @@ import torch
 from tangentlab.data import Dataset, label_noise
 from tangentlab.experiments import Cost, Experiment, Lab
 from tangentlab.experiments._images import Row, image_data, some_of
-from tangentlab.experiments.lazy.race import BEGUN, TRIAL_IMAGES, TRIAL_PROBE, Race, begun, make_network, trial
+from tangentlab.experiments.lazy._race import BEGUN, TRIAL_IMAGES, TRIAL_PROBE, Race, begun, make_network, trial
 from tangentlab.linearized import Groups, noise_groups
 
 Watched = dict[str, tuple[Dataset, Groups]]

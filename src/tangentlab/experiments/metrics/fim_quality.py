@@ -22,7 +22,9 @@ from tangentlab.experiments import (
     train,
 )
 from tangentlab.experiments._images import Points, Row, batched, cross_entropy, image_data, loss_and_accuracy, some_of
-from tangentlab.experiments.fim_quality import draw, judge, measure
+from tangentlab.experiments.metrics import _fim_quality_claims as judge
+from tangentlab.experiments.metrics import _fim_quality_figures as draw
+from tangentlab.experiments.metrics import _fim_quality_measures as measure
 from tangentlab.models import ResNet
 
 EVERY_SCALE = ("smoke", "desk", "paper")

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tangentlab.experiments import Picture, Results
-from tangentlab.experiments.fim_quality.judge import PRACTICAL, ROUNDING, is_practical, mean_by_representation
-from tangentlab.experiments.fim_quality.measure import DRAWS, FACTORED
+from tangentlab.experiments.metrics._fim_quality_claims import PRACTICAL, ROUNDING, is_practical, mean_by_representation
+from tangentlab.experiments.metrics._fim_quality_measures import DRAWS, FACTORED
 from tangentlab.figures.style import INK, PALETTE, band, label, panels
 
 STYLES: dict[str, dict[str, Any]] = {

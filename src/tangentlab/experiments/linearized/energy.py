@@ -22,7 +22,7 @@ from tangentlab.experiments import (
     experiment,
 )
 from tangentlab.experiments._images import Points, Row, batched, evaluation, image_data
-from tangentlab.experiments.linearized_networks._recipe import (
+from tangentlab.experiments.linearized._recipe import (
     NAMES,
     PLACE,
     Recipe,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments.linearized_networks._recipe import (
+from tangentlab.experiments.linearized._recipe import (
     NAMES,
     PLACE,
     Recipe,

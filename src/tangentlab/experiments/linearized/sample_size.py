@@ -9,7 +9,7 @@ import torch
 from tangentlab.data import Dataset, stratified_subset
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._images import batched, image_pool
-from tangentlab.experiments.linearized_networks._recipe import (
+from tangentlab.experiments.linearized._recipe import (
     NAMES,
     PLACE,
     Recipe,

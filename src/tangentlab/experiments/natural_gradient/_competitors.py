@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tangentlab.experiments.natural_gradient.race import Method
+from tangentlab.experiments.natural_gradient._race import Method
 from tangentlab.figures.style import PALETTE
 from tangentlab.optim import SOAP, NaturalSGD
 

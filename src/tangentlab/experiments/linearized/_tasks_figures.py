@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tangentlab.experiments import Picture, Results
-from tangentlab.experiments.linearized_networks._recipe import NAMES
+from tangentlab.experiments.linearized._recipe import NAMES
 from tangentlab.figures.style import GRAY, PALETTE, band, label, log_height, panels
 
 PARTS = {"all": "all images", "training": "training images", "validation": "validation images"}

@@ -10,7 +10,7 @@ from matplotlib.colors import LogNorm
 
 from tangentlab.experiments import Picture, Results
 from tangentlab.experiments._images import Row
-from tangentlab.experiments.natural_gradient.race import BAD, Method, draw_envelopes, logarithmic, logged
+from tangentlab.experiments.natural_gradient._race import BAD, Method, draw_envelopes, logarithmic, logged
 from tangentlab.figures.style import heatmap, label, panels, quantity
 
 
