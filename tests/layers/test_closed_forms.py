@@ -4,33 +4,27 @@ import pytest
 import torch
 from torch import nn
 
-from tangentlab.layers import rule_of
-from tests.layers.cases import CASES, Case, case, cotangents_of, factors_of, groups_of, true_rows
+from tangentlab.testing import LayerContract, layer_case
+from tangentlab.testing.layer_contract import cotangents_of, factors_of, groups_of, true_rows
+from tests.layers.cases import CASES
 
 
-@pytest.mark.parametrize("one", CASES.values(), ids=str)
-def test_rows_of_every_group_are_the_gradients_of_single_examples(one: Case) -> None:
-    layer, x = one.make()
-    grads = cotangents_of(layer, x)
-    for group in groups_of(layer):
-        rows, truth = factors_of(layer, x, grads, group).rows(), true_rows(layer, x, grads, group)
-        assert rows.shape == truth.shape
-        assert (rows - truth).abs().max() <= 1e-11 * max(truth.abs().max(), 1)
-
-
-@pytest.mark.parametrize("name", list(CASES)[::9])
-def test_rows_in_single_precision_stay_in_single_precision(name: str) -> None:
-    layer, x = CASES[name].make(torch.float32)
-    grads = cotangents_of(layer, x)
-    for group in groups_of(layer):
-        rows, truth = factors_of(layer, x, grads, group).rows(), true_rows(layer, x, grads, group)
-        assert rows.dtype == torch.float32
-        assert (rows - truth).abs().max() <= 1e-4 * max(truth.abs().max(), 1)
+class TestRegisteredLayers(LayerContract):
+    cases = CASES.values()
+    in_networks = list(CASES.values())[::9]
+    refused = [
+        (nn.BatchNorm1d(3), "batch statistics"),
+        (nn.BatchNorm2d(3, track_running_stats=False).eval(), "batch statistics"),
+        (nn.InstanceNorm1d(3, affine=True, track_running_stats=True), "running statistics"),
+        (nn.Embedding(3, 2, scale_grad_by_freq=True), "batch counts"),
+        (nn.Embedding(3, 2, max_norm=1.0), "max_norm"),
+        (nn.Bilinear(2, 2, 2), "no closed form is registered for Bilinear"),
+    ]
 
 
 @pytest.mark.parametrize("memory", ["channels_last", "transposed", "expanded"])
 def test_convolution_patches_follow_the_strides_of_the_input(memory: str) -> None:
-    layer, x = case(nn.Conv2d, 2, 3, (3, 2), shape=(3, 2, 5, 5)).make()
+    layer, x = layer_case(nn.Conv2d, 2, 3, (3, 2), shape=(3, 2, 5, 5)).make()
     if memory == "channels_last":
         x = x.to(memory_format=torch.channels_last)
     else:
@@ -43,14 +37,14 @@ def test_convolution_patches_follow_the_strides_of_the_input(memory: str) -> Non
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_an_embedding_takes_the_index_types_that_torch_takes(dtype: torch.dtype) -> None:
-    layer, x = case(nn.Embedding, 5, 3, shape=(4, 3)).make()
+    layer, x = layer_case(nn.Embedding, 5, 3, shape=(4, 3), tokens=5).make()
     grads = cotangents_of(layer, x.to(dtype))
     rows = factors_of(layer, x.to(dtype), grads, ("weight",)).rows()
     assert torch.allclose(rows, true_rows(layer, x, grads, ("weight",)), atol=1e-12)
 
 
 def test_the_output_size_argument_of_a_transposed_convolution_changes_nothing_in_its_closed_form() -> None:
-    layer, x = case(nn.ConvTranspose1d, 2, 3, 3, stride=3, shape=(2, 2, 4)).make()
+    layer, x = layer_case(nn.ConvTranspose1d, 2, 3, 3, stride=3, shape=(2, 2, 4)).make()
     outputs = layer(x, output_size=[14])
     assert outputs.shape[-1] != layer(x).shape[-1]
     grads = torch.randn(2, *outputs.shape, dtype=torch.float64)
@@ -59,21 +53,3 @@ def test_the_output_size_argument_of_a_transposed_convolution_changes_nothing_in
         for n in range(2):
             (truth,) = torch.autograd.grad(outputs[n], layer.weight, grads[k, n], retain_graph=True)
             assert torch.allclose(rows[k, n], truth.flatten(), atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("layer", "reason"),
-    [
-        (nn.BatchNorm1d(3), "batch statistics"),
-        (nn.BatchNorm2d(3, track_running_stats=False).eval(), "batch statistics"),
-        (nn.InstanceNorm1d(3, affine=True, track_running_stats=True), "running statistics"),
-        (nn.Embedding(3, 2, scale_grad_by_freq=True), "batch counts"),
-        (nn.Embedding(3, 2, max_norm=1.0), "max_norm"),
-        (nn.Bilinear(2, 2, 2), "no closed form is registered for Bilinear"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
-)
-def test_a_configuration_without_closed_form_is_refused_with_its_reason(layer: nn.Module, reason: str) -> None:
-    rule, found = rule_of(layer)
-    assert rule is None
-    assert reason in found

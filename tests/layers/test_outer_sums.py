@@ -10,10 +10,16 @@ from tangentlab.layers import OuterSum, concatenate
 from tangentlab.layers import outer as outer_module
 from tangentlab.layers.gram import gram
 from tangentlab.layers.workspace import Workspace
-from tests.layers.cases import CASES, Case, case, cotangents_of, factors_of, groups_of, true_rows
+from tangentlab.testing import LayerCase, layer_case
+from tangentlab.testing.layer_contract import cotangents_of, factors_of, groups_of, true_rows
+from tests.layers.cases import CASES
 from tests.pieces import in_small_pieces
 
-SOME = [*list(CASES.values())[::4], case(nn.Linear, 4, 3, shape=(3, 4)), case(nn.Conv2d, 3, 4, 3, shape=(3, 3, 5, 6))]
+SOME = [
+    *list(CASES.values())[::4],
+    layer_case(nn.Linear, 4, 3, shape=(3, 4)),
+    layer_case(nn.Conv2d, 3, 4, 3, shape=(3, 3, 5, 6)),
+]
 each = pytest.mark.parametrize("one", {str(one): one for one in SOME}.values(), ids=str)
 
 
@@ -23,7 +29,7 @@ def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         in_small_pieces(monkeypatch)
 
 
-def sums(one: Case) -> list[tuple[OuterSum, Tensor]]:
+def sums(one: LayerCase) -> list[tuple[OuterSum, Tensor]]:
     """(factors, true rows) of every group of the layer."""
     layer, x = one.make()
     grads = cotangents_of(layer, x)
@@ -39,7 +45,7 @@ def draw(*shape: int) -> Tensor:
 
 
 @each
-def test_rows_are_the_sum_over_positions_of_left_times_right(one: Case) -> None:
+def test_rows_are_the_sum_over_positions_of_left_times_right(one: LayerCase) -> None:
     for factor, rows in sums(one):
         assert close(factor.rows(), rows)
         left = factor.left.expand(factor.outputs, -1, -1, -1, -1)
@@ -51,7 +57,7 @@ def test_rows_are_the_sum_over_positions_of_left_times_right(one: Case) -> None:
 
 
 @each
-def test_sizes_are_those_of_the_rows(one: Case) -> None:
+def test_sizes_are_those_of_the_rows(one: LayerCase) -> None:
     for factor, rows in sums(one):
         assert (factor.outputs, factor.examples, factor.numel) == tuple(rows.shape)
         groups, height, width = factor.matrix_shape
@@ -59,7 +65,7 @@ def test_sizes_are_those_of_the_rows(one: Case) -> None:
 
 
 @each
-def test_push_and_pull_are_products_with_the_rows(one: Case) -> None:
+def test_push_and_pull_are_products_with_the_rows(one: LayerCase) -> None:
     for factor, rows in sums(one):
         v, u = draw(rows.shape[-1]), draw(*rows.shape[:2])
         assert close(factor.push(v), rows @ v)
@@ -86,14 +92,14 @@ def test_products_by_example_do_not_depend_on_the_parts(
 
 
 @each
-def test_square_sum_and_norms_are_those_of_the_rows(one: Case) -> None:
+def test_square_sum_and_norms_are_those_of_the_rows(one: LayerCase) -> None:
     for factor, rows in sums(one):
         assert close(factor.square_sum(), rows.square().sum((0, 1)))
         assert close(factor.squared_norms(), rows.square().sum(-1))
 
 
 @each
-def test_taking_examples_takes_rows(one: Case) -> None:
+def test_taking_examples_takes_rows(one: LayerCase) -> None:
     for factor, rows in sums(one):
         part = factor.take_examples(1, rows.shape[1])
         assert close(part.rows(), rows[:, 1:])
@@ -101,7 +107,7 @@ def test_taking_examples_takes_rows(one: Case) -> None:
 
 
 @each
-def test_rows_are_written_into_a_part_of_a_larger_tensor(one: Case) -> None:
+def test_rows_are_written_into_a_part_of_a_larger_tensor(one: LayerCase) -> None:
     for factor, rows in sums(one):
         buffer = rows.new_full((*rows.shape[:2], rows.shape[2] + 5), torch.nan)
         factor.write_rows(buffer[..., 2:-3])
@@ -111,7 +117,7 @@ def test_rows_are_written_into_a_part_of_a_larger_tensor(one: Case) -> None:
 
 @each
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_blocks_of_weight_gradients_hold_every_parameter_once(one: Case, count: int) -> None:
+def test_blocks_of_weight_gradients_hold_every_parameter_once(one: LayerCase, count: int) -> None:
     """Blocks differ in which rows or columns they hold, so their Gram matrices must add up to that of the whole."""
     for factor, rows in sums(one):
         groups, height, width = factor.matrix_shape
@@ -129,7 +135,7 @@ def _copied_blocks(factor: OuterSum, count: int) -> list[Tensor]:
 
 
 @each
-def test_joining_batches_puts_their_examples_side_by_side(one: Case) -> None:
+def test_joining_batches_puts_their_examples_side_by_side(one: LayerCase) -> None:
     for factor, rows in sums(one):
         parts = factor.take_examples(0, 1), factor.take_examples(1, rows.shape[1])
         joined = parts[0].join_examples(parts[1:])
@@ -139,7 +145,7 @@ def test_joining_batches_puts_their_examples_side_by_side(one: Case) -> None:
 
 @each
 @pytest.mark.parametrize("sharing", ["expand", "reduce"])
-def test_covariances_are_sums_of_outer_products_over_positions_or_of_their_sums(one: Case, sharing: str) -> None:
+def test_covariances_are_sums_of_outer_products_over_positions_or_of_their_sums(one: LayerCase, sharing: str) -> None:
     for factor, _ in sums(one):
         for side in ("left", "right"):
             vectors = factor.left if side == "left" else factor.homogeneous()
@@ -154,7 +160,7 @@ def test_covariances_are_sums_of_outer_products_over_positions_or_of_their_sums(
 
 
 @each
-def test_rotated_squares_are_those_of_rotated_gradients(one: Case) -> None:
+def test_rotated_squares_are_those_of_rotated_gradients(one: LayerCase) -> None:
     for factor, rows in sums(one):
         groups, height, width = factor.matrix_shape
         left = torch.linalg.qr(draw(groups, height, height))[0]
@@ -170,7 +176,7 @@ def test_rotated_squares_are_those_of_rotated_gradients(one: Case) -> None:
 
 @each
 @pytest.mark.parametrize("route", [None, "rows", "product", "positions"])
-def test_gram_matrices_by_every_route_are_products_of_rows(one: Case, route: str | None) -> None:
+def test_gram_matrices_by_every_route_are_products_of_rows(one: LayerCase, route: str | None) -> None:
     for factor, rows in sums(one):
         if route == "product" and factor.positions > 1:
             continue
@@ -184,7 +190,7 @@ def test_gram_matrices_by_every_route_are_products_of_rows(one: Case, route: str
 
 
 @each
-def test_concatenating_calls_adds_their_rows(one: Case) -> None:
+def test_concatenating_calls_adds_their_rows(one: LayerCase) -> None:
     for factor, rows in sums(one):
         joined = concatenate([factor, factor, factor.take_examples(0, rows.shape[1])])
         assert close(joined.rows(), 3 * rows)
@@ -194,7 +200,7 @@ def test_concatenating_calls_adds_their_rows(one: Case) -> None:
 
 
 @each
-def test_a_group_in_closed_form_and_one_written_out_have_a_gram_matrix(one: Case) -> None:
+def test_a_group_in_closed_form_and_one_written_out_have_a_gram_matrix(one: LayerCase) -> None:
     for factor, rows in sums(one):
         written = OuterSum.explicit(rows)
         truth = torch.einsum("knd,lmd->knlm", rows, rows)
@@ -205,8 +211,8 @@ def test_a_group_in_closed_form_and_one_written_out_have_a_gram_matrix(one: Case
 
 def tied_embedding() -> tuple[OuterSum, Tensor]:
     """An embedding and an output layer over one weight: gradients on the left of one, on the right of the other."""
-    embedding, tokens = case(nn.Embedding, 5, 3, padding_idx=1, shape=(4, 2)).make()
-    head, hidden = case(nn.Linear, 3, 5, bias=False, shape=(4, 2, 3)).make()
+    embedding, tokens = layer_case(nn.Embedding, 5, 3, padding_idx=1, shape=(4, 2), tokens=5).make()
+    head, hidden = layer_case(nn.Linear, 3, 5, bias=False, shape=(4, 2, 3)).make()
     parts = [(layer, x, cotangents_of(layer, x)) for layer, x in ((embedding, tokens), (head, hidden))]
     rows = sum(true_rows(*part, ("weight",)) for part in parts)
     assert isinstance(rows, Tensor)
@@ -230,8 +236,8 @@ def test_an_embedding_tied_to_the_output_layer_is_the_sum_of_both_uses_in_every_
 
 
 def test_uses_that_see_the_weight_in_different_shapes_are_written_out() -> None:
-    grouped, x = case(nn.Conv1d, 4, 4, 3, groups=2, bias=False, shape=(3, 4, 6)).make()
-    full, y = case(nn.Conv1d, 2, 4, 3, bias=False, shape=(3, 2, 5)).make()
+    grouped, x = layer_case(nn.Conv1d, 4, 4, 3, groups=2, bias=False, shape=(3, 4, 6)).make()
+    full, y = layer_case(nn.Conv1d, 2, 4, 3, bias=False, shape=(3, 2, 5)).make()
     parts = [(layer, z, cotangents_of(layer, z)) for layer, z in ((grouped, x), (full, y))]
     joined = concatenate([factors_of(*part, ("weight",)) for part in parts])
     assert close(joined.rows(), sum(true_rows(*part, ("weight",)) for part in parts))  # type: ignore[arg-type]
@@ -239,7 +245,7 @@ def test_uses_that_see_the_weight_in_different_shapes_are_written_out() -> None:
 
 
 def test_batches_of_other_sizes_of_images_are_not_joined() -> None:
-    layer, x = case(nn.Conv1d, 2, 3, 3, shape=(2, 2, 6)).make()
+    layer, x = layer_case(nn.Conv1d, 2, 3, 3, shape=(2, 2, 6)).make()
     factors = [factors_of(layer, z, cotangents_of(layer, z), ("weight",)) for z in (x, x[..., :5])]
     assert factors[0].join_examples(factors[1:]) is None
 

@@ -8,8 +8,10 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError('tangentlab.testing needs pytest: pip install "tangentlab[testing]".') from error
 
-pytest.register_assert_rewrite("tangentlab.testing")  # failures show the values that were compared
+for module in ("dense_truth", "layer_contract", "pmat_algebra", "pmat_contract"):
+    pytest.register_assert_rewrite(f"tangentlab.testing.{module}")  # failures show the values that were compared
 
+from tangentlab.testing.layer_contract import LayerCase, LayerContract, layer_case  # noqa: E402
 from tangentlab.testing.pmat_contract import PMatContract, stored_only  # noqa: E402
 
-__all__ = ["PMatContract", "stored_only"]
+__all__ = ["LayerCase", "LayerContract", "PMatContract", "layer_case", "stored_only"]
