@@ -15,14 +15,13 @@ from tangentlab import kernels, linalg
 from tangentlab.alignment import bounds, complexity, directions, spectrum
 from tangentlab.data import Dataset, toys, transforms
 from tangentlab.engine.likelihood import Binary, Classification, LogSoftmax, Regression
-from tangentlab.engine.rows import MonteCarlo
+from tangentlab.engine.weightings import MonteCarlo, RandomSigns, SignedRoots
 from tangentlab.linearized import add_corner_patch, anisotropy_directions, direction_dataset, eigenfunctions, eigenpairs
 from tangentlab.linearized.groups import Groups
 from tangentlab.models import init
 from tangentlab.objects.fmat_implicit import FMatImplicit
 from tangentlab.objects.fvector import FVector
 from tangentlab.recorder import probes
-from tangentlab.recorder.curvature import SignedRoots
 
 PACKAGE = Path(tl.__file__).parent
 
@@ -95,12 +94,12 @@ def landmark_error(g: Generator) -> Any:
 
 CALLS: dict[str, Callable[[Generator], Any]] = {
     "kernels.bounds.flow_monte_carlo": lambda g: bounds.flow_monte_carlo([MATRIX], [1.0], samples=9, generator=g),
-    "alignment.complexity.RandomSigns": lambda g: cotangents(complexity.RandomSigns(2, g)),
+    "engine.weightings.RandomSigns": lambda g: cotangents(RandomSigns(2, g)),
     "alignment.complexity.kernel_trace": lambda g: complexity.kernel_trace(network(), points(), 2, generator=g),
     "alignment.directions.compare_directions": lambda g: directions.compare_directions(
         network(), points(), points()[:5], 3, 0.1, generator=g
     ),
-    "recorder.curvature.SignedRoots": lambda g: cotangents(SignedRoots(Classification(), g)),
+    "engine.weightings.SignedRoots": lambda g: cotangents(SignedRoots(Classification(), g)),
     "recorder.probes.Probe.of": rows_of_recorder,
     "recorder.probes.choose_outputs": lambda g: torch.tensor(
         probes.choose_outputs(torch.Size([50]), None, 10, g, Regression())
@@ -121,7 +120,7 @@ CALLS: dict[str, Callable[[Generator], Any]] = {
     "engine.likelihood.LogSoftmax.sample": lambda g: LogSoftmax().sample(outputs().log_softmax(1), 5, g),
     "engine.likelihood.Binary.sample": lambda g: Binary().sample(outputs(), 5, g),
     "engine.likelihood.Regression.sample": lambda g: Regression().sample(outputs(), 5, g),
-    "engine.rows.MonteCarlo": lambda g: cotangents(MonteCarlo(Classification(), 2, g)),
+    "engine.weightings.MonteCarlo": lambda g: cotangents(MonteCarlo(Classification(), 2, g)),
     "kernels.rademacher.rademacher_monte_carlo": lambda g: kernels.rademacher_monte_carlo(
         MATRIX, samples=9, generator=g
     ),

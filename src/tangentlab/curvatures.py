@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.engine.batches import Batches
-from tangentlab.engine.curvature import ConvexLoss
 from tangentlab.engine.hessian import LossHessian
 from tangentlab.engine.kfra import feed_forward_statistics, recursion
-from tangentlab.engine.likelihood import Likelihood
-from tangentlab.engine.losses import LossFunction, loss_of
+from tangentlab.engine.likelihood import Likelihood, loss_of
+from tangentlab.engine.losses import LossFunction
 from tangentlab.engine.network import Forward, Network, OutputFunction
 from tangentlab.engine.own_loss import with_loss
-from tangentlab.engine.rows import Empirical, Rows
+from tangentlab.engine.rows import Rows
+from tangentlab.engine.weightings import ConvexLoss, Empirical
 from tangentlab.errors import InputError, StructureError
 from tangentlab.metrics import build_matrix
 from tangentlab.objects.pmat import PMat, PMatDense, PMatImplicit, PMatKFAC

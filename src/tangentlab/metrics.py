@@ -28,8 +28,9 @@ from tangentlab.engine.losses import LossFunction
 from tangentlab.engine.memory import memory_limit
 from tangentlab.engine.network import Forward, Network, OutputFunction
 from tangentlab.engine.own_loss import with_loss
-from tangentlab.engine.rows import Empirical, Exact, MonteCarlo, Rows, Unweighted, Weighting
+from tangentlab.engine.rows import Rows
 from tangentlab.engine.tangent_kernel import tangent_kernel
+from tangentlab.engine.weightings import Empirical, Exact, MonteCarlo, Unweighted, Weighting
 from tangentlab.errors import InputError
 from tangentlab.objects.fmat import FMat, FMatDense
 from tangentlab.objects.fmat_implicit import FMatImplicit

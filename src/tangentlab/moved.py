@@ -22,6 +22,12 @@ _PACKAGES = {
 }
 """Old package to new one; a module in it has kept its name unless it stands below."""
 _MODULES = {
+    "engine.curvature": "engine.weightings",
+    "engine.free_memory": "engine.memory",
+    "engine.labels": "engine.losses",
+    "engine.parts": "engine.batches",
+    "engine.sharding": "engine.layout",
+    "engine.sweep": "engine.rows",
     **{f"report.{name}": f"figures.{name}" for name in ("format", "lint", "pictures", "style", "svg")},
     **{f"report.{name}": f"cli.{name}" for name in ("check", "console")},
     "report.progress": "bench.display",

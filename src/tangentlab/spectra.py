@@ -11,13 +11,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tangentlab.engine.curvature import ConvexLoss
 from tangentlab.engine.likelihood import Likelihood, likelihood_of
 from tangentlab.engine.losses import LossFunction
 from tangentlab.engine.memory import memory_budget
 from tangentlab.engine.network import Forward, Network, OutputFunction
-from tangentlab.engine.rows import Exact, Rows, Weighting
+from tangentlab.engine.rows import Rows
 from tangentlab.engine.tangent_kernel import tangent_kernel
+from tangentlab.engine.weightings import ConvexLoss, Exact, Weighting
 from tangentlab.errors import InputError
 from tangentlab.linalg import safe_eigh
 from tangentlab.objects.matrix_free import Eigenpairs

@@ -34,9 +34,8 @@ from tangentlab import (
     per_example_grads,
 )
 from tangentlab.data import Dataset
-from tangentlab.engine.batches import Batches, targets_of
+from tangentlab.engine.batches import Batches, common_length, take_examples, targets_of
 from tangentlab.engine.feeding import call_model
-from tangentlab.engine.parts import common_length, take_examples
 from tangentlab.engine.randomness import RandomState
 from tangentlab.errors import InputError
 

@@ -15,7 +15,7 @@ from tangentlab.engine.coverage import coverage
 from tangentlab.engine.fallback import fallback_rows, loop_rows, vmapped_rows
 from tangentlab.engine.graph import leaves_of_call, read_graph
 from tangentlab.engine.network import Network
-from tangentlab.engine.sweep import Engine
+from tangentlab.engine.rows import Engine
 from tangentlab.errors import NumericsError
 from tests.engine.truth import dense_jacobian, relative_error
 from tests.zoo import by_name

@@ -13,7 +13,7 @@ import tangentlab as tl
 from tangentlab.engine import certificate
 from tangentlab.engine.certificate import TOLERANCE, differs, random_weights
 from tangentlab.engine.network import Network
-from tangentlab.engine.sweep import Engine
+from tangentlab.engine.rows import Engine
 from tangentlab.errors import ModelError, TangentlabError
 from tests.engine.state import model_state
 from tests.engine.truth import dense_jacobian, relative_error

@@ -7,7 +7,8 @@ from torch import nn
 import tangentlab as tl
 from tangentlab.engine import capture
 from tangentlab.engine.network import Network
-from tangentlab.engine.rows import Exact, Rows
+from tangentlab.engine.rows import Rows
+from tangentlab.engine.weightings import Exact
 
 
 @pytest.fixture

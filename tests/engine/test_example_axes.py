@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tangentlab.engine.coverage import coverage
 from tangentlab.engine.network import Network
 from tangentlab.engine.routes import WHOLE
-from tangentlab.engine.sweep import Engine
+from tangentlab.engine.rows import Engine
 from tests.engine.truth import dense_jacobian, relative_error
 from tests.zoo import by_name
 

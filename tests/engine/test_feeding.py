@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 import tangentlab as tl
+from tangentlab.engine.batches import parts_of
 from tangentlab.engine.feeding import beside, moved
-from tangentlab.engine.labels import like_outputs
 from tangentlab.engine.layout import LayerCollection
-from tangentlab.engine.losses import per_example
+from tangentlab.engine.losses import like_outputs, per_example
 from tangentlab.engine.network import Network
-from tangentlab.engine.parts import parts_of
 from tangentlab.errors import InputError
 
 Pair = namedtuple("Pair", "inputs labels")

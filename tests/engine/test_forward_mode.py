@@ -8,7 +8,8 @@ from torch import Tensor, nn
 import tangentlab as tl
 from tangentlab.engine.forward_mode import Linearization, plain_kernels
 from tangentlab.engine.network import Network
-from tangentlab.engine.rows import Rows, Unweighted
+from tangentlab.engine.rows import Rows
+from tangentlab.engine.weightings import Unweighted
 from tangentlab.errors import ModelError
 from tests.engine.state import model_state, process_state
 from tests.engine.truth import dense_jacobian, relative_error

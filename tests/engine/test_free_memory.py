@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tangentlab.engine import free_memory
-from tangentlab.engine.free_memory import available_bytes
+from tangentlab.engine import memory
+from tangentlab.engine.memory import available_bytes
 
 GB = 10**9
 UNLIMITED_V1 = 9223372036854771712
@@ -20,7 +20,7 @@ def root(tmp_path: Path) -> Path:
     write(
         tmp_path, "proc/meminfo", f"MemTotal:  32000000 kB\nMemFree:   100 kB\nMemAvailable:   {16 * GB // 1024} kB\n"
     )
-    free_memory._limited_groups.cache_clear()
+    memory._limited_groups.cache_clear()
     return tmp_path
 
 
@@ -101,13 +101,13 @@ def test_a_limit_above_the_visible_groups_is_read_from_the_statistics_of_version
 def test_version_1_beside_an_empty_version_2(root: Path) -> None:
     """As on hybrid systems: the mounts tell where each of them is."""
     write(root, "proc/self/cgroup", "4:memory:/job\n0::/")
-    memory = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory"
+    first = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory"
     unified = "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw"
-    write(root, "proc/self/mountinfo", f"31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n{memory}\n{unified}")
+    write(root, "proc/self/mountinfo", f"31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n{first}\n{unified}")
     version_1(root, "/job", 6 * GB, used=GB)
     assert free(root) == 5
     write(root, "sys/fs/cgroup/unified/memory.max", 2 * GB)
-    free_memory._limited_groups.cache_clear()
+    memory._limited_groups.cache_clear()
     assert free(root) == 2
 
 
@@ -141,7 +141,7 @@ def test_a_group_that_uses_more_than_its_limit_leaves_nothing(root: Path) -> Non
 
 def test_use_is_read_every_time_and_limits_every_few_seconds(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moment = [101.0]
-    monkeypatch.setattr(free_memory, "monotonic", lambda: moment[0])
+    monkeypatch.setattr(memory, "monotonic", lambda: moment[0])
     write(root, "proc/self/cgroup", "0::/")
     version_2(root, "/", 6 * GB, used=GB)
     assert free(root) == 5
@@ -170,7 +170,8 @@ import json, resource
 limit = {limit}
 resource.setrlimit(resource.{kind}, (limit, resource.RLIM_INFINITY))
 import torch, tangentlab as tl
-from tangentlab.engine.free_memory import available_bytes
+from tangentlab.engine import memory
+from tangentlab.engine.memory import available_bytes
 before = available_bytes()
 held = torch.zeros(10**8, dtype=torch.uint8)
 after = available_bytes()

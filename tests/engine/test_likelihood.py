@@ -13,7 +13,6 @@ from tangentlab.engine.likelihood import (
     Regression,
     likelihood_of,
 )
-from tangentlab.engine.losses import negative_log_likelihood
 from tangentlab.errors import InputError
 
 COVARIANCE = torch.tensor([[2.0, 0.5, 0.0], [0.5, 1.0, 0.3], [0.0, 0.3, 4.0]], dtype=torch.float64)
@@ -222,7 +221,7 @@ def test_a_softmax_over_one_output_is_refused_in_favour_of_regression_and_binary
         lambda: likelihood.weigh(outputs, outputs),
         lambda: likelihood.sample(outputs, 2),
         lambda: likelihood.score(outputs, labels[None]),
-        lambda: negative_log_likelihood(likelihood)(outputs, labels),
+        lambda: likelihood.loss(outputs, labels),
     ):
         with pytest.raises(InputError, match="softmax over one output.*'regression'.*'binary'"):
             use()
@@ -254,7 +253,7 @@ def test_scores_and_losses_are_zero_where_the_label_is_to_be_ignored_and_as_befo
     counted = some != ignored
     plain, masked = (likelihood.score(outputs, y[None])[0].movedim(axis, -1) for y in (labels, some))
     assert torch.equal(masked, plain * counted[..., None])
-    before, after = (negative_log_likelihood(likelihood)(outputs, y) for y in (labels, some))
+    before, after = (likelihood.loss(outputs, y) for y in (labels, some))
     assert torch.allclose(after, before * counted, atol=1e-15) and bool(before.gt(0).all())
 
 
@@ -262,11 +261,9 @@ def test_without_an_index_to_ignore_every_negative_label_is_refused() -> None:
     with pytest.raises(InputError, match=r"found -100..0: number"):
         Classification(ignore_index=None).score(outputs_of(2, 3), torch.tensor([[0, -100]]))
     with pytest.raises(InputError, match=r"found -100..0: number"):
-        negative_log_likelihood(LogSoftmax(ignore_index=None))(
-            outputs_of(2, 3).log_softmax(-1), torch.tensor([0, -100])
-        )
+        LogSoftmax(ignore_index=None).loss(outputs_of(2, 3).log_softmax(-1), torch.tensor([0, -100]))
 
 
 def test_real_labels_are_not_cut_to_integers_by_the_loss() -> None:
     with pytest.raises(InputError, match="must be integers"):
-        negative_log_likelihood(Classification())(outputs_of(2, 3), torch.tensor([0.7, 1.2]))
+        Classification().loss(outputs_of(2, 3), torch.tensor([0.7, 1.2]))

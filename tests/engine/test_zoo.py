@@ -6,7 +6,7 @@ import torch
 from tangentlab.engine.check import check
 from tangentlab.engine.coverage import coverage
 from tangentlab.engine.network import Network
-from tangentlab.engine.sweep import Engine
+from tangentlab.engine.rows import Engine
 from tests.engine.state import model_state
 from tests.engine.truth import dense_jacobian, relative_error
 from tests.zoo import ZOO, Animal, by_name

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.engine.network import Network
-from tangentlab.engine.sweep import Engine
+from tangentlab.engine.rows import Engine
 from tangentlab.layers import OuterSum
 from tangentlab.layers.gram import GramSizes, cheapest, gram, gram_costs, gram_options
 

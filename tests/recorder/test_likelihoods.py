@@ -6,7 +6,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from tangentlab.engine.likelihood import Binary, Classification, Likelihood, Regression
-from tangentlab.engine.losses import negative_log_likelihood
 from tangentlab.errors import InputError
 from tangentlab.recorder import TangentRecorder
 from tangentlab.recorder.likelihoods import guessed, target_columns
@@ -133,9 +132,9 @@ def test_probabilities_as_labels_of_two_classes_are_targets_between_the_signs():
 @pytest.mark.parametrize("targets", [torch.tensor([-1.0, 1.0]), torch.tensor([0, 2])])
 def test_the_binary_loss_refuses_targets_that_are_no_probabilities(targets):
     with pytest.raises(InputError, match=r"\[0, 1\].*targets > 0"):
-        negative_log_likelihood(Binary())(torch.zeros(2, 1), targets)
+        Binary().loss(torch.zeros(2, 1), targets)
     with pytest.raises(InputError, match="do not fit"):
-        negative_log_likelihood(Binary())(torch.zeros(2, 3), targets)
+        Binary().loss(torch.zeros(2, 3), targets)
 
 
 class Tagger(nn.Module):

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from tangentlab.alignment import LearningFlow
 from tangentlab.engine.likelihood import likelihood_of
+from tangentlab.engine.weightings import SignedRoots
 from tangentlab.errors import InputError
 from tangentlab.recorder import TangentRecorder
 from tangentlab.recorder.budget import Size
-from tangentlab.recorder.curvature import SignedRoots
 from tangentlab.recorder.measures import DEFAULT, NAMED
 from tangentlab.recorder.probes import choose_outputs
 from tests.recorder.trainings import STEADY, dense, digits_like, train

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import tangentlab as tl
+from tangentlab.engine.batches import common_length, take_examples
 from tangentlab.engine.feeding import call_model
-from tangentlab.engine.parts import common_length, take_examples
 from tangentlab.errors import TangentlabError
 from tests.engine.state import model_state
 from tests.trial.linear_calls import NotOnce, kronecker_factors, linear_calls, own_linear_layers

@@ -9,7 +9,6 @@ from tangentlab.lazy import imported_on_first_use
 
 if TYPE_CHECKING:
     from tangentlab.alignment.complexity import LearningFlow as LearningFlow
-    from tangentlab.alignment.complexity import RandomSigns as RandomSigns
     from tangentlab.alignment.complexity import kernel_trace as kernel_trace
     from tangentlab.alignment.directions import DirectionEffects as DirectionEffects
     from tangentlab.alignment.directions import compare_directions as compare_directions
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from tangentlab.alignment.norms import path_norm as path_norm
     from tangentlab.alignment.norms import spectral_complexity as spectral_complexity
     from tangentlab.alignment.norms import spectral_product as spectral_product
+    from tangentlab.engine.weightings import RandomSigns as RandomSigns
     from tangentlab.kernels.bounds import flow_bound as flow_bound
     from tangentlab.kernels.bounds import flow_exact as flow_exact
     from tangentlab.kernels.bounds import flow_monte_carlo as flow_monte_carlo

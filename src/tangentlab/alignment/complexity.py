@@ -13,32 +13,11 @@ from torch import Tensor, nn
 
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.network import Forward, Network, OutputFunction
-from tangentlab.engine.rows import Rows, Unweighted, Weighting
+from tangentlab.engine.rows import Rows
 from tangentlab.engine.snapshot import evaluation_mode
+from tangentlab.engine.weightings import RandomSigns, Unweighted
 from tangentlab.errors import InputError
 from tangentlab.linalg import Estimate
-
-
-class RandomSigns(Weighting):
-    """Cotangents of random signs over the outputs of every example: ``draws`` rows per example."""
-
-    name = "random output signs"
-
-    def __init__(self, draws: int, generator: torch.Generator | None = None) -> None:
-        if draws < 1:
-            raise InputError(f"draws must be at least 1, not {draws}.")
-        self.draws = draws
-        self._seed = int(torch.randint(2**62, (), generator=generator))
-
-    def count(self, outputs: Tensor) -> int:
-        """One row per draw."""
-        return self.draws
-
-    def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
-        """Signs ``(len(index), N, ...)``, the same whenever the batch is asked for again."""
-        source = torch.Generator().manual_seed(self._seed + number)
-        signs = torch.randint(0, 2, (self.draws, *outputs.shape), generator=source, dtype=torch.int8)
-        return signs[index.start : index.stop].to(outputs) * 2 - 1
 
 
 def kernel_trace(

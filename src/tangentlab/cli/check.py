@@ -48,7 +48,7 @@ def fisher_memory(model: nn.Module, inputs: Any) -> str:
     from tangentlab.engine.memory import human_bytes
     from tangentlab.engine.network import Network
     from tangentlab.engine.planner import factor_cells
-    from tangentlab.engine.sweep import Engine
+    from tangentlab.engine.rows import Engine
     from tangentlab.objects.pmat.blockwise import groups_by_layer
 
     network = Network.of(model)

@@ -24,11 +24,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tangentlab.engine.batches import common_length, take_examples
 from tangentlab.engine.capture import gradients
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.network import Network, require_finite
-from tangentlab.engine.parts import common_length, take_examples
 from tangentlab.engine.routes import Route, structured_factors
 from tangentlab.engine.snapshot import untouched
 from tangentlab.temporary import changed

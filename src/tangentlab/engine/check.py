@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tangentlab.engine.batches import Part, tensor_of, with_parts
 from tangentlab.engine.capture import gradients
 from tangentlab.engine.certificate import OWN_NOISE, own_noise, plain_gradient, random_weights
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.network import Forward, Network, OutputFunction, grad_mode, require_finite, require_module
-from tangentlab.engine.parts import Part, tensor_of, with_parts
 from tangentlab.engine.progress import track
-from tangentlab.engine.rows import chunk_size
+from tangentlab.engine.rows import Engine, Sweep, chunk_size
 from tangentlab.engine.snapshot import untouched
-from tangentlab.engine.sweep import Engine, Sweep, unit_cotangents
+from tangentlab.engine.weightings import unit_cotangents
 from tangentlab.errors import ModelError, NumericsError, TangentlabError
 from tangentlab.layers import OuterSum
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tangentlab.engine.network import Forward, Network, OutputFunction
-from tangentlab.engine.sweep import Engine
+from tangentlab.engine.rows import Engine
 
 
 @dataclass(frozen=True)

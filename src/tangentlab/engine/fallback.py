@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
+from tangentlab.engine.batches import can_be_cut, common_length, parts_of, with_parts
 from tangentlab.engine.capture import batched_grad
 from tangentlab.engine.certificate import differs, plain_gradient, random_weights
 from tangentlab.engine.functional import call_with
 from tangentlab.engine.network import Network
-from tangentlab.engine.parts import can_be_cut, common_length, parts_of, with_parts
 from tangentlab.engine.snapshot import untouched
 
 

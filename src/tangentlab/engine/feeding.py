@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from tangentlab.engine.batches import TARGET_KEYS
-from tangentlab.engine.parts import Part, parts_of, plain_batch, tensor_of, with_parts
+from tangentlab.engine.batches import TARGET_KEYS, Part, parts_of, plain_batch, tensor_of, with_parts
 from tangentlab.errors import InputError, TangentlabError
 
 Forward = Callable[[nn.Module, Any], Any]

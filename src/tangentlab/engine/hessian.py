@@ -23,8 +23,8 @@ from tangentlab.engine.memory import require_memory
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.progress import track
 from tangentlab.engine.routes import Route
+from tangentlab.engine.rows import Engine
 from tangentlab.engine.snapshot import untouched
-from tangentlab.engine.sweep import Engine
 from tangentlab.errors import ModelError, StructureError, TangentlabError
 
 _UNITS = 32

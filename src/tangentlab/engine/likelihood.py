@@ -14,9 +14,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from tangentlab.engine.labels import IGNORED, like_outputs, one_hot, require_classes
+from tangentlab.engine.losses import (
+    IGNORED,
+    LossFunction,
+    cross_entropy,
+    like_outputs,
+    one_hot,
+    probabilities,
+    require_classes,
+)
 from tangentlab.errors import InputError
 
 
@@ -44,6 +53,10 @@ class Likelihood(ABC):
     @abstractmethod
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """d log p(labels | f) / d f, (samples, N, ...)."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """-log p(targets | f), (N) or (N, positions), up to a constant. Only losses and Hessians need it."""
+        raise NotImplementedError
 
 
 class Classification(Likelihood):
@@ -108,6 +121,10 @@ class Classification(Likelihood):
         score = onehot * others.sum(-1, keepdim=True) - others
         return score.movedim(-1, self.class_axis if self.class_axis < 0 else self.class_axis + 1)
 
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy, zero where the label is to be ignored."""
+        return cross_entropy(F.cross_entropy, outputs, targets, self.class_axis, self.ignore_index)
+
 
 class _Diagonal(Likelihood):
     """Likelihoods whose output Fisher is diagonal: u_j = sqrt(w_j) e_j for every output j."""
@@ -163,6 +180,10 @@ class LogSoftmax(_Diagonal):
         """onehot(y)."""
         return one_hot(labels, outputs.detach(), self.ignore_index)[0]
 
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Minus the log-probability of the label, zero where it is to be ignored."""
+        return cross_entropy(F.nll_loss, outputs, targets, -1, self.ignore_index)
+
 
 class Binary(_Diagonal):
     """Independent Bernoulli logits, one or several per example (multi-label): w = p (1 - p)."""
@@ -182,6 +203,10 @@ class Binary(_Diagonal):
         """y - p = y (1 - p) - (1 - y) p, which does not cancel when p is near y."""
         y, f = like_outputs(labels, outputs), outputs.detach()
         return y * (-f).sigmoid() - (1 - y) * f.sigmoid()
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of every output; targets lie in [0, 1]."""
+        return F.binary_cross_entropy_with_logits(outputs, probabilities(targets, outputs), reduction="none")
 
 
 class Regression(Likelihood):
@@ -219,10 +244,6 @@ class Regression(Likelihood):
         eye = torch.eye(len(root), dtype=root.dtype, device=root.device)
         return torch.linalg.solve_triangular(root, eye, upper=False).t().to(outputs)
 
-    def whitened(self, residuals: Tensor, outputs: Tensor) -> Tensor:
-        """R^T r of residuals (..., outputs): their squares sum to twice the negative log-likelihood."""
-        return _times(residuals, self._inverse_root(outputs))
-
     def factor_count(self, outputs: Tensor) -> int:
         """One vector per output."""
         return outputs[0].numel()
@@ -253,6 +274,11 @@ class Regression(Likelihood):
         residual = (like_outputs(labels, outputs) - outputs.detach()).flatten(2)
         root = self._inverse_root(outputs)
         return _times(_times(residual, root), root.t()).reshape(-1, *outputs.shape)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Half the squared length of R^T (f - y)."""
+        residual = (outputs - like_outputs(targets[None], outputs)[0]).flatten(1)
+        return 0.5 * _times(residual, self._inverse_root(outputs.detach())).square().sum(1)
 
 
 def _times(vectors: Tensor, matrix: Tensor) -> Tensor:
@@ -292,3 +318,20 @@ def likelihood_of(likelihood: str | Likelihood) -> Likelihood:
             f"Unknown likelihood {likelihood!r}; known are: {', '.join(_BY_NAME)}, or a Likelihood instance."
         )
     return _BY_NAME[likelihood]()
+
+
+def loss_of(loss: str | Likelihood | LossFunction) -> LossFunction:
+    """The loss itself, or the negative log-likelihood (without constants) of a likelihood or its name."""
+    if isinstance(loss, nn.Module) and getattr(loss, "reduction", "none") != "none":
+        raise InputError(
+            f"{type(loss).__name__} reduces over examples: pass {type(loss).__name__}(reduction='none'), "
+            "the mean over examples is taken here."
+        )
+    if not isinstance(loss, str | Likelihood):
+        return loss
+    likelihood = likelihood_of(loss)
+    if type(likelihood).loss is Likelihood.loss:
+        raise InputError(
+            f"No loss is known for the likelihood {likelihood.name!r}: pass loss=callable(outputs, targets)."
+        )
+    return likelihood.loss

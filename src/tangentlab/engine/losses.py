@@ -1,62 +1,21 @@
-"""Losses of the outputs, one value per example: by name, from a likelihood, or any function."""
+"""Losses of the outputs, one value per example, and targets as losses and likelihoods take them: checked, where the outputs
+are, and in the shape of the outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from tangentlab.engine.batches import targets_of
 from tangentlab.engine.feeding import moved
-from tangentlab.engine.labels import IGNORED, class_indices, like_outputs, probabilities, require_classes
-from tangentlab.engine.likelihood import Binary, Classification, Likelihood, LogSoftmax, Regression, likelihood_of
 from tangentlab.errors import InputError, ModelError
 
 LossFunction = Callable[[Tensor, Any], Tensor]
 """(outputs (N, ...), targets) -> the loss of every example (N), or of every position of it (N, ...)."""
-
-
-def loss_of(loss: str | Likelihood | LossFunction) -> LossFunction:
-    """The loss itself, or the negative log-likelihood (without constants) of a likelihood or its name."""
-    if isinstance(loss, nn.Module) and getattr(loss, "reduction", "none") != "none":
-        raise InputError(
-            f"{type(loss).__name__} reduces over examples: pass {type(loss).__name__}(reduction='none'), "
-            "the mean over examples is taken here."
-        )
-    return negative_log_likelihood(likelihood_of(loss)) if isinstance(loss, str | Likelihood) else loss
-
-
-def negative_log_likelihood(likelihood: Likelihood) -> LossFunction:
-    """(outputs (N, ...), targets) -> -log p, (N) or (N, positions), up to a constant."""
-    if isinstance(likelihood, Classification):
-        return partial(_cross_entropy, F.cross_entropy, likelihood.class_axis, likelihood.ignore_index)
-    if isinstance(likelihood, LogSoftmax):
-        return partial(_cross_entropy, F.nll_loss, -1, likelihood.ignore_index)
-    if isinstance(likelihood, Binary):
-        return lambda f, y: F.binary_cross_entropy_with_logits(f, probabilities(y, f), reduction="none")
-    if isinstance(likelihood, Regression):
-
-        def half_squared_distance(outputs: Tensor, targets: Tensor) -> Tensor:
-            residual = (outputs - like_outputs(targets[None], outputs)[0]).flatten(1)
-            return 0.5 * likelihood.whitened(residual, outputs.detach()).square().sum(1)
-
-        return half_squared_distance
-    raise InputError(f"No loss is known for the likelihood {likelihood.name!r}: pass loss=callable(outputs, targets).")
-
-
-def _cross_entropy(
-    loss: Callable[..., Tensor], axis: int, ignore_index: int | None, outputs: Tensor, targets: Tensor
-) -> Tensor:
-    """Cross-entropy of classes on an axis, (N) or (N, positions), zero where the label is to be ignored."""
-    require_classes(outputs, axis)
-    logits = outputs.movedim(axis, -1)
-    indices = class_indices(targets[None], logits, ignore_index)[0]
-    ignored = IGNORED if ignore_index is None else ignore_index
-    return loss(logits.movedim(-1, 1).contiguous(), indices, reduction="none", ignore_index=ignored)
 
 
 def per_example(loss: LossFunction, outputs: Tensor, batch: Any) -> Tensor:
@@ -76,3 +35,82 @@ def output_gradient(loss: LossFunction, outputs: Tensor, batch: Any) -> tuple[Te
         if not losses.requires_grad:
             raise ModelError("The loss does not depend on the outputs through the autograd graph.")
         return leaf, torch.autograd.grad(losses.sum(), leaf, create_graph=True)[0]
+
+
+IGNORED = -100
+"""The class label that stands for no label, as in torch and transformers."""
+
+
+def require_classes(outputs: Tensor, axis: int) -> int:
+    """Number of classes on an axis of outputs (N, ...); a softmax over one of them is 1 whatever the model says."""
+    if not -outputs.ndim < axis < outputs.ndim or axis == 0:
+        raise InputError(f"The classes are on axis {axis} and the outputs have the shape {tuple(outputs.shape)}.")
+    classes = outputs.shape[axis]
+    if classes < 2:
+        raise InputError(
+            f"A softmax over one output is always 1, so its Fisher matrix and gradients are zero: outputs of shape "
+            f"{tuple(outputs.shape)} have one class on axis {axis}. Take likelihood='regression' if the output is a mean, "
+            "'binary' if it is the logit of two classes."
+        )
+    return classes
+
+
+def class_indices(labels: Tensor, outputs: Tensor, ignore_index: int | None) -> Tensor:
+    """Labels (samples, N, ...) as long integers for outputs (N, ..., C), those to ignore among them."""
+    classes = require_classes(outputs, -1)
+    if labels.is_floating_point() or labels.is_complex() or labels.shape[1:] != outputs.shape[:-1]:
+        raise InputError(
+            f"Class labels must be integers of shape {tuple(outputs.shape[:-1])}, one per position; these are "
+            f"{labels.dtype} of shape {tuple(labels.shape[1:])}: pass likelihood='segmentation' for classes on axis 1, "
+            "'binary' for several labels per example, 'regression' for real targets, function=lambda out, batch: ..., or "
+            "y.argmax(-1) in place of one-hot labels."
+        )
+    indices = labels.to(outputs.device).long()
+    counted = indices if ignore_index is None else indices[indices != ignore_index]
+    if counted.numel() and not 0 <= int(counted.min()) <= int(counted.max()) < classes:
+        also = "" if ignore_index is None else f" (or be {ignore_index}, to be ignored)"
+        raise InputError(
+            f"Labels must lie in 0..{classes - 1}{also}, found {int(counted.min())}..{int(counted.max())}: number the "
+            "classes from 0, name a label without meaning by Classification(ignore_index=...), or check the outputs."
+        )
+    return indices
+
+
+def one_hot(labels: Tensor, outputs: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
+    """Labels (samples, N, ...) as vectors (samples, N, ..., C) for outputs (N, ..., C), and whether they count, (..., 1).
+
+    Vectors of labels that do not count are zero.
+    """
+    indices = class_indices(labels, outputs, ignore_index)
+    counts = torch.ones_like(indices, dtype=torch.bool) if ignore_index is None else indices != ignore_index
+    vectors = F.one_hot(indices.where(counts, 0), outputs.shape[-1]) * counts[..., None]
+    return vectors.to(outputs.dtype), counts[..., None].to(outputs.dtype)
+
+
+def like_outputs(labels: Tensor, outputs: Tensor) -> Tensor:
+    """Real targets (samples, N, ...) in the shape (samples, *outputs.shape)."""
+    if labels.shape[1:2] != outputs.shape[:1] or labels[0].numel() != outputs.numel():
+        raise InputError(f"Targets of shape {tuple(labels.shape[1:])} do not fit outputs {tuple(outputs.shape)}.")
+    return labels.to(outputs).reshape(-1, *outputs.shape)
+
+
+def probabilities(targets: Tensor, outputs: Tensor) -> Tensor:
+    """Targets (N, ...) of Bernoulli logits in the shape of the outputs; they lie in [0, 1]."""
+    shaped = like_outputs(targets[None], outputs)[0]
+    if not bool(((shaped >= 0) & (shaped <= 1)).all()):
+        raise InputError(
+            f"Targets of the binary likelihood lie in [0, 1], these in [{float(targets.min()):g}, "
+            f"{float(targets.max()):g}]: map two classes to 0 and 1, as with (targets > 0)."
+        )
+    return shaped
+
+
+def cross_entropy(
+    loss: Callable[..., Tensor], outputs: Tensor, targets: Tensor, axis: int, ignore_index: int | None
+) -> Tensor:
+    """Cross-entropy of classes on an axis, (N) or (N, positions), zero where the label is to be ignored."""
+    require_classes(outputs, axis)
+    logits = outputs.movedim(axis, -1)
+    indices = class_indices(targets[None], logits, ignore_index)[0]
+    ignored = IGNORED if ignore_index is None else ignore_index
+    return loss(logits.movedim(-1, 1).contiguous(), indices, reduction="none", ignore_index=ignored)

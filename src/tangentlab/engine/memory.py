@@ -1,15 +1,22 @@
-"""How much memory there is, and refusing what would not fit before computing it."""
+"""How much memory there is, and refusing what would not fit before computing it.
+
+What is free is what the machine has and what control groups and the process's own limits leave. Control groups are nested,
+and every one of them, up to the topmost that can be seen, may have a limit (a job of Slurm has it two levels above its
+tasks). Version 2 has one tree for all resources, version 1 a tree for memory.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path, PurePosixPath
 from time import monotonic
 
 import torch
 
-from tangentlab.engine.free_memory import available_bytes
 from tangentlab.errors import MemoryBudgetError
 from tangentlab.temporary import changed
 
@@ -79,3 +86,117 @@ def require_memory(nbytes: int, what: str, instead: str) -> None:
             f"{what} needs {human_bytes(nbytes)} and the memory budget is {human_bytes(budget)} "
             f"(tangentlab.set_memory_budget changes it). {instead}"
         )
+
+
+_UNKNOWN = 8 << 30
+"""What is assumed where the system does not tell."""
+_UNLIMITED = 1 << 60
+_LIMITS_LAST = 10.0
+"""Seconds after which the limits of control groups, which hardly change, are read again; what is used is read every time."""
+
+
+def available_bytes(root: Path = Path("/")) -> int:
+    """Bytes that are free now; limits of control groups and of the process count. root: where /proc and /sys are."""
+    groups = _limited_groups(root, int(monotonic() // _LIMITS_LAST))
+    return max(0, min([_machine(root), *_process(root), *(group.left() for group in groups)]))
+
+
+def _machine(root: Path) -> int:
+    table = _table(root / "proc/meminfo")
+    if "MemAvailable" in table:
+        return table["MemAvailable"] * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else _UNKNOWN
+
+
+def _process(root: Path) -> Iterator[int]:
+    """What `ulimit -v` and `ulimit -d` leave: they bound the addresses in use, whatever is behind them."""
+    try:
+        import resource
+    except ImportError:  # a system without such limits
+        return
+    for kind, used in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        limit = resource.getrlimit(kind)[0]
+        if limit != resource.RLIM_INFINITY:
+            yield limit - _table(root / "proc/self/status").get(used, 0) * 1024
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A control group with a limit in bytes."""
+
+    folder: Path
+    limit: int
+    version: int
+
+    def left(self) -> int:
+        """What it leaves; file cache is given back when needed."""
+        usage, reclaimable = _USED[self.version]
+        return (
+            self.limit - (_number(self.folder / usage) or 0) + _table(self.folder / "memory.stat").get(reclaimable, 0)
+        )
+
+
+_LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
+_USED = {1: ("memory.usage_in_bytes", "total_inactive_file"), 2: ("memory.current", "inactive_file")}
+
+
+@lru_cache(maxsize=1)
+def _limited_groups(root: Path, period: int) -> tuple[_Group, ...]:
+    """The control groups above this process that have a limit."""
+    found: list[_Group] = []
+    for line in _lines(root / "proc/self/cgroup"):
+        controllers, _, path = line.partition(":")[2].partition(":")
+        version = 1 if controllers else 2
+        if version == 2 or "memory" in controllers.split(","):
+            for top, place in _mounts(root, version):
+                found += _levels(root / place.lstrip("/"), _below(path, top), version)
+    return tuple(found)
+
+
+def _levels(mount: Path, path: PurePosixPath, version: int) -> Iterator[_Group]:
+    """The group at a path and those above it, where limited; the innermost may tell of limits that cannot be seen."""
+    for number, level in enumerate((path, *path.parents)):
+        folder = mount / str(level).lstrip("/")
+        limits = [_number(folder / name) for name in _LIMITS[version]]
+        if version == 1 and number == 0:
+            limits.append(_table(folder / "memory.stat").get("hierarchical_memory_limit"))
+        limit = min((limit for limit in limits if limit is not None), default=_UNLIMITED)
+        if limit < _UNLIMITED:
+            yield _Group(folder, limit, version)
+
+
+def _mounts(root: Path, version: int) -> list[tuple[str, str]]:
+    """(the group at its top, mount point) of every tree that tells about memory."""
+    found = []
+    for line in _lines(root / "proc/self/mountinfo"):
+        fields, kind = line.partition(" - ")[0].split(), line.partition(" - ")[2].split()
+        if kind[:1] == ["cgroup2"] and version == 2:
+            found.append((fields[3], fields[4]))
+        elif kind[:1] == ["cgroup"] and version == 1 and "memory" in kind[-1].split(","):
+            found.append((fields[3], fields[4]))
+    return found or [("/", "/sys/fs/cgroup" if version == 2 else "/sys/fs/cgroup/memory")]
+
+
+def _below(path: str, top: str) -> PurePosixPath:
+    """Where a group lies under a mount; its top for a group that the mount does not show, as in a container."""
+    whole = PurePosixPath(path)
+    return PurePosixPath("/") / whole.relative_to(top) if whole.is_relative_to(top) else PurePosixPath("/")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _number(path: Path) -> int | None:
+    """The number that a file holds; None for "max", and where there is no such file."""
+    lines = _lines(path)
+    return int(lines[0]) if lines and lines[0].strip().isdigit() else None
+
+
+def _table(path: Path) -> dict[str, int]:
+    """Lines of a name and a number, as in /proc/meminfo and memory.stat."""
+    pairs = [line.replace(":", " ").split()[:2] for line in _lines(path)]
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}

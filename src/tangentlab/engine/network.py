@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from tangentlab.engine.batches import parts_of
 from tangentlab.engine.dependence import Dependence
 from tangentlab.engine.feeding import Forward, beside, run_forward
-from tangentlab.engine.layout import LayerCollection
-from tangentlab.engine.parts import parts_of
+from tangentlab.engine.layout import LayerCollection, refuse_sharded
 from tangentlab.engine.randomness import RandomState
-from tangentlab.engine.sharding import refuse_sharded
 from tangentlab.engine.snapshot import untouched as untouched
 from tangentlab.engine.turns import TURN
 from tangentlab.engine.writes import Parameters

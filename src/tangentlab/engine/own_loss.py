@@ -17,14 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tangentlab.engine.batches import Batches, targets_of
+from tangentlab.engine.batches import Batches, common_length, plain_batch, take_examples, targets_of
 from tangentlab.engine.feeding import Forward, call_by_name
 from tangentlab.engine.graph import reaches
-from tangentlab.engine.labels import IGNORED
-from tangentlab.engine.likelihood import OWN, Likelihood, likelihood_of
-from tangentlab.engine.losses import LossFunction, loss_of
+from tangentlab.engine.likelihood import OWN, Likelihood, likelihood_of, loss_of
+from tangentlab.engine.losses import IGNORED, LossFunction
 from tangentlab.engine.network import Network, grad_mode, main_tensor
-from tangentlab.engine.parts import common_length, plain_batch, take_examples
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import InputError, ModelError
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from tangentlab.engine.memory import human_bytes, memory_budget
 from tangentlab.engine.network import Forward, Network, OutputFunction
-from tangentlab.engine.sweep import Engine
+from tangentlab.engine.rows import Engine
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
 from tangentlab.layers.conv import ConvSum

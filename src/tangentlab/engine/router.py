@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tangentlab.engine.batches import common_length, take_examples
 from tangentlab.engine.capture import Call, Captured, capture, output_gradients
 from tangentlab.engine.certificate import examples_depend_on_each_other, proof, verifies
 from tangentlab.engine.chain import is_plain_chain
 from tangentlab.engine.graph import GraphFacts, leaves_of_call, read_graph
 from tangentlab.engine.groups import Group
 from tangentlab.engine.network import Network, grad_mode, require_finite
-from tangentlab.engine.parts import common_length, take_examples
 from tangentlab.engine.routes import WHOLE, Route, Use
 from tangentlab.engine.snapshot import same_random_state, untouched
 from tangentlab.errors import ModelError

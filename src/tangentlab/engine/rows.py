@@ -1,9 +1,12 @@
-"""Weighted Jacobian rows: F = 1/n sum over rows r of r r^T, streamed batch by batch in chunks that fit in memory."""
+"""Weighted Jacobian rows: F = 1/n sum over rows r of r r^T, streamed batch by batch in chunks that fit in memory.
+
+A `Sweep` is one batch: its outputs, and for any cotangents the gradients of every group in their tightest form, by closed
+forms where they are proved and by the exact fallback elsewhere. `Rows` are those of all batches for one weighting.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -12,160 +15,93 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tangentlab.engine.batches import Batches, targets_of
-from tangentlab.engine.capture import one_at_a_time
+from tangentlab.engine.batches import Batches
+from tangentlab.engine.capture import capture, one_at_a_time
+from tangentlab.engine.fallback import Verdicts, fallback_rows
 from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.frozen import Keepsakes
-from tangentlab.engine.groups import Group
-from tangentlab.engine.likelihood import Likelihood
-from tangentlab.engine.losses import LossFunction, output_gradient
-from tangentlab.engine.memory import memory_budget
+from tangentlab.engine.groups import Group, parameter_groups
+from tangentlab.engine.layout import common_dtype
+from tangentlab.engine.memory import keep_freed_memory, memory_budget
 from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.progress import track
-from tangentlab.engine.snapshot import untouched
-from tangentlab.engine.sweep import Engine, Sweep, unit_cotangents
-from tangentlab.errors import InputError
+from tangentlab.engine.router import Router
+from tangentlab.engine.routes import Route, structured_factors
+from tangentlab.engine.snapshot import same_random_state, untouched
+from tangentlab.engine.turns import TURN
+from tangentlab.engine.weightings import Weighting, unit_cotangents
 from tangentlab.layers import OuterSum
 
 
-class Weighting(ABC):
-    """Which cotangents u_kn make the rows r_kn = J_n^T u_kn of a batch, given its outputs and number."""
+class Engine:
+    """Sweeps batches of one network; keeps what it learnt about the model from batch to batch."""
 
-    name: str
+    def __init__(self, network: Network) -> None:
+        keep_freed_memory()
+        self.network = network
+        with TURN:
+            self.groups = parameter_groups(network.model, network.layout)
+        self.router = Router(network, self.groups)
+        self.verdicts: Verdicts = {}
 
-    @abstractmethod
-    def count(self, outputs: Tensor) -> int:
-        """K, the number of rows per example."""
-
-    @abstractmethod
-    def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
-        """u for k in index, (len(index), N, ...); `number` is the batch's place in the loader."""
-
-    def prepare(self, outputs: Tensor, number: int) -> None:
-        """Draw what is random about a batch now, so that later passes agree; nothing is by default."""
-        return None
-
-    def fresh(self) -> Weighting:
-        """The same for other data: without label draws that belong to the old one."""
-        return self
-
-    def weigh(self, outputs: Tensor, batch: Any, number: int, tangents: Tensor) -> Tensor:
-        """sum_k u_k <u_k, t> per example, for tangents (N, ...)."""
-        u = self.cotangents(outputs, batch, number, range(self.count(outputs))).flatten(2)
-        return torch.einsum("knc,knb,nb->nc", u, u, tangents.flatten(1)).reshape(outputs.shape)
+    def sweep(self, batch: Any) -> Sweep:
+        """Forward one batch and decide the routes."""
+        with same_random_state():
+            captured = capture(self.network, batch, self.groups)
+            routes = self.router.routes(captured, batch)
+        return Sweep(self, batch, captured.outputs, routes)
 
 
-class Exact(Weighting):
-    """The expectation over labels, in closed form."""
+class Sweep:
+    """The linear view of a network on one batch. The graph lives as long as this object does."""
 
-    def __init__(self, likelihood: Likelihood) -> None:
-        self.likelihood, self.name = likelihood, f"{likelihood.name}, exact"
+    def __init__(self, engine: Engine, batch: Any, outputs: Tensor, routes: list[Route]) -> None:
+        self.engine, self.batch, self.outputs, self.routes = engine, batch, outputs, routes
 
-    def count(self, outputs: Tensor) -> int:
-        """Rank of the output Fisher's factorization."""
-        return self.likelihood.factor_count(outputs)
+    @property
+    def examples(self) -> int:
+        """N."""
+        return self.outputs.shape[0]
 
-    def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
-        """The likelihood's factors."""
-        return self.likelihood.factor(outputs, index)
+    @property
+    def output_size(self) -> int:
+        """C, the number of outputs per example."""
+        return self.outputs[0].numel()
 
-    def weigh(self, outputs: Tensor, batch: Any, number: int, tangents: Tensor) -> Tensor:
-        """The likelihood's closed form."""
-        return self.likelihood.weigh(outputs, tangents)
+    def identity_cotangents(self, outputs: range | None = None) -> Tensor:
+        """(len(outputs), N, ...): the c-th has a 1 at output c of every example."""
+        chosen = range(self.output_size) if outputs is None else outputs
+        return unit_cotangents(self.outputs, chosen)
 
+    def factors(self, cotangents: Tensor, only: Collection[Group] | None = None) -> dict[Group, OuterSum]:
+        """Gradients of sum(outputs[n] * cotangents[k, n]) for every k, n and group (or only some of the groups).
 
-class MonteCarlo(Weighting):
-    """Labels drawn from the model, the same for every pass over the data: one row per sample and example.
+        cotangents: (K, N, ...).
+        """
+        cotangents = cotangents.reshape(cotangents.shape[0], *self.outputs.shape).to(self.outputs.dtype)
+        routes = [route for route in self.routes if only is None or route.group in only]
+        dtype = common_dtype(self.engine.network.parameters().values())
+        with grad_mode(), untouched(self.engine.network.model):  # activation checkpointing runs the forward again
+            found = structured_factors(self.outputs, routes, cotangents, dtype)
+            rows = self._fallback(cotangents, routes)
+        found |= {group: OuterSum.explicit(own.to(dtype)) for group, own in rows.items()}
+        return {route.group: found[route.group] for route in routes}
 
-    labels: draws to share with another matrix, one tensor (samples, N, ...) per batch in order, or one for all examples.
-    """
-
-    def __init__(
-        self, likelihood: Likelihood, samples: int, generator: torch.Generator | None, labels: Any = None
-    ) -> None:
-        if samples < 1:
-            raise InputError(f"samples must be at least 1, not {samples}.")
-        self.likelihood, self.samples = likelihood, samples
-        self._joint = labels if isinstance(labels, Tensor) else None
-        self.labels: list[Tensor] = [] if labels is None or self._joint is not None else list(labels)
-        self._given = labels is not None
-        if self._given:
-            self.samples = samples = (self._joint if self._joint is not None else self.labels[0]).shape[0]
-        self.name = f"{likelihood.name}, {samples} label sample{'s' * (samples > 1)}"
-        self._seed = 0 if self._given else int(torch.randint(2**62, (), generator=generator))
-
-    def fresh(self) -> MonteCarlo:
-        """New draws of the same number."""
-        return MonteCarlo(self.likelihood, self.samples, None)
-
-    def count(self, outputs: Tensor) -> int:
-        """One row per sample."""
-        return self.samples
-
-    def prepare(self, outputs: Tensor, number: int) -> None:
-        """Draw the labels of this batch."""
-        self._labels_of(outputs, number)
-
-    def _labels_of(self, outputs: Tensor, number: int) -> Tensor:
-        if number >= len(self.labels):
-            if self._joint is not None:
-                start = sum(drawn.shape[1] for drawn in self.labels)
-                self.labels.append(self._joint[:, start : start + outputs.shape[0]])
-            elif self._given:
-                raise InputError(f"labels= holds draws for {len(self.labels)} batches and the loader has more.")
-            else:
-                generator = torch.Generator(outputs.device).manual_seed(self._seed + number)
-                self.labels.append(self.likelihood.sample(outputs, self.samples, generator))
-        labels = self.labels[number]
-        if labels.shape[1] != outputs.shape[0]:
-            raise InputError(
-                f"labels= holds {labels.shape[1]} examples for batch {number}, which has {outputs.shape[0]}."
-            )
-        return labels
-
-    def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
-        """Scores of the drawn labels over sqrt(samples)."""
-        labels = self._labels_of(outputs, number)[index.start : index.stop]
-        return self.likelihood.score(outputs, labels) / self.samples**0.5
-
-
-class Empirical(Weighting):
-    """Gradients of the per-example loss at the observed targets: the second moment often called empirical Fisher."""
-
-    name = "empirical second moment"
-
-    def __init__(self, loss: Likelihood | LossFunction) -> None:
-        self.loss = loss
-
-    def count(self, outputs: Tensor) -> int:
-        """One row per example."""
-        return 1
-
-    def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
-        """d loss_n / d outputs_n."""
-        if isinstance(self.loss, Likelihood):
-            return -self.loss.score(outputs, targets_of(batch)[None])
-        return output_gradient(self.loss, outputs, batch)[1].detach()[None]
-
-
-class Unweighted(Weighting):
-    """The Jacobian itself: one row per output, or only some outputs."""
-
-    name = "Jacobian"
-
-    def __init__(self, outputs: Sequence[int] | None = None) -> None:
-        self.chosen = None if outputs is None else list(outputs)
-
-    def count(self, outputs: Tensor) -> int:
-        """All outputs, or the chosen ones."""
-        size = outputs[0].numel()
-        if self.chosen is not None and not all(-size <= index < size for index in self.chosen):
-            raise InputError(f"The outputs {self.chosen} were asked for and the model has {size} per example.")
-        return size if self.chosen is None else len(self.chosen)
-
-    def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
-        """Unit vectors."""
-        return unit_cotangents(outputs, list(index) if self.chosen is None else [self.chosen[k] for k in index])
+    def _fallback(self, cotangents: Tensor, routes: list[Route]) -> dict[Group, Tensor]:
+        """Rows (K, N, numel) of the groups without a structured route; zeros for parameters that are never used."""
+        layout = self.engine.network.layout
+        routes = [route for route in routes if not route.uses]
+        exact = [route for route in routes if not route.structured]
+        sizes = [sum(layout.specs[layout.names.index(n)].numel for n in route.group.names) for route in routes]
+        shape = cotangents.shape[0], self.examples
+        result = {r.group: cotangents.new_zeros((*shape, size)) for r, size in zip(routes, sizes, strict=True)}
+        if exact:
+            names = tuple(name for route in exact for name in route.group.names)
+            network, verdicts = self.engine.network, self.engine.verdicts
+            rows = fallback_rows(network, self.batch, self.outputs, names, cotangents, verdicts)
+            widths = [result[route.group].shape[-1] for route in exact]
+            result |= dict(zip([route.group for route in exact], rows.split(widths, -1), strict=True))
+        return result
 
 
 @dataclass

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tangentlab.engine.batches import common_length
 from tangentlab.engine.groups import Group
 from tangentlab.engine.memory import memory_budget, require_memory
 from tangentlab.engine.network import Network, require_finite
-from tangentlab.engine.parts import common_length
 from tangentlab.engine.progress import track
-from tangentlab.engine.rows import Rows, Unweighted, Weighting
+from tangentlab.engine.rows import Rows
+from tangentlab.engine.weightings import Unweighted, Weighting
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
 from tangentlab.layers.gram import cheapest, gram, gram_options

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from tangentlab.engine.memory import memory_budget
 from tangentlab.engine.network import Forward, Network, OutputFunction
-from tangentlab.engine.rows import Rows, Unweighted
+from tangentlab.engine.rows import Rows
+from tangentlab.engine.weightings import Unweighted
 from tangentlab.errors import InputError
 from tangentlab.layers.outer import ROWS_AT_ONCE, OuterSum
 

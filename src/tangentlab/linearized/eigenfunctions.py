@@ -15,9 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tangentlab.engine.batches import Batches
+from tangentlab.engine.batches import Batches, plain_batch
 from tangentlab.engine.memory import memory_budget
-from tangentlab.engine.parts import plain_batch
 from tangentlab.errors import InputError
 from tangentlab.kernels.eigenpairs import GramPairs, gram_eigenpairs, landmark_eigenpairs, product_eigenpairs
 from tangentlab.linalg import rounding_rtol

@@ -12,7 +12,8 @@ from torch import Tensor
 from tangentlab.engine.frozen import all_frozen, frozen_inside
 from tangentlab.engine.memory import memory_budget
 from tangentlab.engine.network import Network
-from tangentlab.engine.rows import Rows, Unweighted
+from tangentlab.engine.rows import Rows
+from tangentlab.engine.weightings import Unweighted
 from tangentlab.errors import InputError, StructureError
 from tangentlab.linalg import in_batches
 from tangentlab.objects.fmat import FMat, FMatDense, center_kernel

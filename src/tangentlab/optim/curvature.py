@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tangentlab.engine.capture import output_gradients
 from tangentlab.engine.likelihood import Likelihood, likelihood_of
+from tangentlab.engine.weightings import Exact, MonteCarlo
 from tangentlab.errors import InputError
 from tangentlab.optim.observer import Pass
 
@@ -64,10 +65,9 @@ class Curvature:
 
     def _cotangents(self, values: Tensor, step: int, number: int) -> Tensor:
         assert self.likelihood is not None
-        if self.kind == "exact":
-            return self.likelihood.factor(values, range(self.likelihood.factor_count(values)))
-        generator = torch.Generator(values.device).manual_seed((self.seed * 1_000_003 + step) * 4099 + number)
-        return self.likelihood.score(values, self.likelihood.sample(values, 1, generator))
+        seed = (self.seed * 1_000_003 + step) * 4099 + number
+        weighting = Exact(self.likelihood) if self.kind == "exact" else MonteCarlo(self.likelihood, seed=seed)
+        return weighting.cotangents(values, None, 0, range(weighting.count(values)))
 
     def _tensor(self, output: Any) -> Tensor:
         if self.outputs is not None:

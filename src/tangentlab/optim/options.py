@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tangentlab.engine.sharding import refuse_sharded
+from tangentlab.engine.layout import refuse_sharded
 from tangentlab.errors import InputError
 
 SYNONYMS = {

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tangentlab.engine.sharding import is_distributed
+from tangentlab.engine.layout import is_distributed
 from tangentlab.errors import InputError
 from tangentlab.linalg import safe_eigh
 from tangentlab.optim.options import NamedOptions

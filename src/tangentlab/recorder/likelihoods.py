@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tangentlab.engine.likelihood import Binary, Classification, Likelihood, Regression, likelihood_of
-from tangentlab.engine.losses import LossFunction, loss_of
+from tangentlab.engine.likelihood import Binary, Classification, Likelihood, Regression, likelihood_of, loss_of
+from tangentlab.engine.losses import LossFunction
 from tangentlab.engine.network import OutputFunction, main_tensor
 from tangentlab.errors import InputError
 

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from tangentlab.engine.batches import Batches, is_batch, targets_of
+from tangentlab.engine.batches import Batches, common_length, is_batch, plain_batch, take_examples, targets_of
 from tangentlab.engine.feeding import moved
 from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.network import Forward, Network, OutputFunction
-from tangentlab.engine.parts import common_length, plain_batch, take_examples
 from tangentlab.errors import InputError
 from tangentlab.linearized.probes import Observed, observed, representation_modules
 from tangentlab.metrics import NTK
