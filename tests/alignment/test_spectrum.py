@@ -3,6 +3,7 @@
 Statistical tests fix the seed and use a tolerance of 4.5 standard errors.
 """
 
+import copy
 import math
 
 import numpy as np
@@ -14,8 +15,9 @@ from tangentlab import NTK, FMatImplicit
 from tangentlab.alignment import KernelSpectrum, estimate_spectrum, kernel_modes, kernel_spectrum
 from tangentlab.data import load
 from tangentlab.errors import InputError, NumericsError
-from tangentlab.experiments.alignment._shared import layer_kernels, spectrum_row, total
 from tangentlab.objects.fmat import FMatDense
+from tangentlab.recorder import View
+from tangentlab.recorder.measures import spectrum, uncentred
 
 SIGMAS = 4.5
 
@@ -254,6 +256,6 @@ def test_the_sum_of_float32_layers_is_judged_by_the_rounding_of_float32():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 4), nn.ReLU(), nn.Linear(4, 10))
     inputs = digits(50, torch.float32)[0]
-    found = spectrum_row(total(layer_kernels(model, inputs)))
-    truth = spectrum_row(total(layer_kernels(model.double(), inputs.double())))
+    view, true = View.of(model, inputs), View.of(copy.deepcopy(model).double(), inputs.double())
+    found, truth = (spectrum(one, (40,)) | uncentred(one, (40,)) for one in (view, true))
     assert found == pytest.approx(truth, rel=1e-3, abs=1e-4)

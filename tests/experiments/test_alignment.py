@@ -12,15 +12,9 @@ from tangentlab.bench.lab import Lab
 from tangentlab.bench.runner import make_config
 from tangentlab.data import Dataset, disk_labels, grid
 from tangentlab.experiments import find
+from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.alignment import _groups as groups
-from tangentlab.experiments.alignment._shared import (
-    alignment_row,
-    layer_kernels,
-    layer_rows,
-    spectrum_row,
-    together,
-    total,
-)
+from tangentlab.experiments.alignment._kernels import kernel_rows
 from tangentlab.experiments.alignment.complexity import follows, measured_training
 from tangentlab.experiments.alignment.disk import label_share, top_modes
 from tangentlab.experiments.alignment.norm_capacity import random_features
@@ -88,17 +82,12 @@ def test_top_modes_and_their_share_of_the_labels_are_those_of_the_dense_decompos
 def test_rows_of_a_kernel_hold_centred_numbers_and_their_uncentred_twins():
     torch.manual_seed(0)
     model, inputs, labels = MLP((4, 6, 3)).double(), torch.randn(9, 4, dtype=torch.float64), torch.arange(9) % 3
-    kernels = layer_kernels(model, inputs)
-    whole = total(kernels)
-    assert torch.allclose(whole.data, NTK(model, inputs).data)
-    assert total(layer_kernels(model.float(), inputs.float())).data.dtype == torch.float32
-    model.double()
-    row = spectrum_row(whole)
+    whole = NTK(model, inputs)
+    row, layers = kernel_rows(model, Dataset(inputs, labels, "toy", classes=3))
     assert row["trace_raw"] == pytest.approx(float(whole.trace()), rel=1e-9)
     assert row["trace"] == pytest.approx(float(whole.center("per_output").trace()), rel=1e-9)
-    aligned = alignment_row(whole, labels)
-    assert aligned["ka"] == pytest.approx(label_alignment(whole, labels, None))
-    layers = layer_rows(kernels, labels)
+    for key, center in (("ka", None), ("cka", "per_output"), ("cka_global", "global")):
+        assert row[key] == pytest.approx(label_alignment(whole, labels, center))
     assert [part["layer"] for part in layers] == [0, 1]
     assert layers[1]["cka"] == pytest.approx(
         label_alignment(NTK(model, inputs, layers=model.layers[2]), labels, "per_output"), rel=1e-4
@@ -106,9 +95,9 @@ def test_rows_of_a_kernel_hold_centred_numbers_and_their_uncentred_twins():
 
 
 def test_rank_correlations_of_short_or_constant_series_are_zero():
-    assert together([1, 2, 3], [5, 6, 9]) == pytest.approx(1)
-    assert together([1, 2, 3], [9, 6, 5]) == pytest.approx(-1)
-    assert together([1, 2], [1, 2]) == together([1, 2, 3], [4, 4, 4]) == 0
+    assert rank_correlation([1, 2, 3], [5, 6, 9]) == rank_correlation([1, 2], [1, 2]) == pytest.approx(1)
+    assert rank_correlation([1, 2, 3], [9, 6, 5]) == pytest.approx(-1)
+    assert rank_correlation([1, 2], [1, 2], least=3) == rank_correlation([1, 2, 3], [4, 4, 4]) == 0
     assert follows([{"C": 1, "gap": 3}, {"C": 2, "gap": 2}, {"C": 3, "gap": 1}], "C") == pytest.approx(-1)
 
 

@@ -81,10 +81,6 @@ def test_two_classes_are_the_first_five_against_the_last_five():
     assert torch.equal(data.targets, (load("digits").first(100).targets < 5).long())
 
 
-def test_rank_correlation_of_a_constant_is_zero():
-    assert _recipe.spearman([1, 2, 3], [1, 1, 1]) == 0.0 and _recipe.spearman([1, 2, 3], [9, 4, 1]) == -1.0
-
-
 def test_the_share_of_directions_in_a_span_is_one_inside_and_zero_outside():
     eye = torch.eye(6).reshape(6, 1, 2, 3)
     assert directions._shared(eye[:2], eye) == 1.0 and directions._shared(eye[4:], eye) == 0.0

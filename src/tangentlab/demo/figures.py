@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 
 from tangentlab.demo.stations import FisherRow, Kernels, Run
 from tangentlab.figures.picture import Picture
-from tangentlab.figures.style import INK, PALETTE, label, legend_below, panels, quantity
+from tangentlab.figures.style import INK, PALETTE, label, legend_below, legend_outside, panels, quantity
 
 COLORS = {
     "Dense": INK,
@@ -83,8 +83,7 @@ def race_picture(runs: Sequence[Run]) -> Picture:
     draw_race(left, runs, against_time=False)
     draw_race(right, runs, against_time=True)
     right.set_ylabel("")
-    lines, names = left.get_legend_handles_labels()
-    figure.legend(lines, names, loc="outside lower center", ncols=len(names))
+    legend_outside(figure, left, 6)
     return Picture(
         "race",
         figure,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tangentlab.data import Dataset, downscale, standardize
-from tangentlab.experiments import Batches, Callback, Lab, Training
+from tangentlab.experiments import Batches, Callback, Lab, Training, train
 from tangentlab.temporary import changed
 
 Row = dict[str, Any]
@@ -98,6 +98,11 @@ def evaluation(model: nn.Module, batches: Batches, passes: int) -> Iterator[None
     yield from changed(measure, back)
 
 
+def for_trial(lab: Lab, count: int, most: int = 32) -> int:
+    """``count``, or at most ``most`` when the run is cut short: a trial only shows that things work."""
+    return count if lab.max_steps is None else min(count, most)
+
+
 class Points(Callback):
     """Calls ``measure(training)`` at the given steps and at the last one, and keeps the rows that it returns.
 
@@ -119,3 +124,29 @@ class Points(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the rows."""
         self.rows = [dict(row) for row in state["rows"]]
+
+
+def follow(
+    lab: Lab,
+    table: str,
+    model: nn.Module,
+    batches: Batches,
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+    at: Iterable[int],
+    measure: Callable[[Training], Row],
+    *,
+    name: str = "train",
+    loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor] = cross_entropy,
+    **facts: Any,
+) -> list[Row]:
+    """Train, and log a row of ``table`` at the steps ``at`` and at the last one: facts, step and what ``measure`` finds."""
+
+    def record(training: Training) -> list[Row]:
+        row = {**facts, "step": training.step, **measure(training)}
+        lab.log(table, **row)
+        return [row]
+
+    points = Points(at, record)
+    train(model, batches, loss, optimizer, steps, lab=lab, name=name, callbacks=[points])
+    return points.rows

@@ -131,6 +131,23 @@ def legend_below(axes: Axes, columns: int = 2) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=columns, borderaxespad=4.5, columnspacing=1.4)
 
 
+def legend_outside(figure: Figure, axes: Axes, columns: int = 2, *, above: bool = False, **options: Any) -> None:
+    """One legend for all panels, below (or above) the figure, with the lines of one of them."""
+    lines, names = axes.get_legend_handles_labels()
+    figure.legend(
+        lines, names, loc="outside upper center" if above else "outside lower center", ncols=columns, **options
+    )
+
+
+def step_axis(axes: Axes, last: float, first: float = 5.0) -> None:
+    """Training steps on a logarithmic axis that also shows step 0."""
+    axes.set_xscale("symlog", linthresh=first, linscale=0.4)
+    ticks = [0, *(10**power for power in range(1, 7) if 10**power <= last * 1.05)]
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.set_xlim(-0.05 * first, max(last, 2 * first) * 1.1)
+    axes.minorticks_off()
+
+
 def heatmap(axes: Axes, matrix: ArrayLike, scale: str, *, diverging: bool = False, **options: Any) -> None:
     """A matrix as colours, with a colour bar named ``scale``; a diverging scale is symmetric around 0."""
     values = np.asarray(matrix)

@@ -12,7 +12,7 @@ A measure of your own is any such function; its numbers are called ``{probe}/{na
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import nan
 from typing import Any
 
@@ -60,19 +60,24 @@ def _share(right: Tensor, logits: Tensor) -> float:
     return nan if right.numel() == 0 or bool(logits.isnan().any()) else float(right.double().mean())
 
 
-def spectrum(view: View) -> dict[str, float]:
-    """Largest, mean and median eigenvalue, trace, ranks and trace ratios of the kernel centred per output."""
-    return _spectrum(view, CENTRE)
+def spectrum(view: View, largest: Sequence[int] | None = None) -> dict[str, float]:
+    """Largest, mean and median eigenvalue, trace, ranks and trace ratios of the kernel centred per output.
+
+    ``largest``: how many eigenvalues the trace ratios are of (``T_40``); by default `SHARES` of all (``T_4%``).
+    """
+    return _spectrum(view, CENTRE, largest)
 
 
-def uncentred(view: View) -> dict[str, float]:
+def uncentred(view: View, largest: Sequence[int] | None = None) -> dict[str, float]:
     """The same of the kernel as it is, and KA of every layer's kernel; not among the default measures."""
-    found = {**_spectrum(view, None), **_layers(view, None)}
+    found = {**_spectrum(view, None, largest), **_layers(view, None)}
     return {f"uncentred/{name}": value for name, value in found.items()}
 
 
-def _spectrum(view: View, center: str | None) -> dict[str, float]:
+def _spectrum(view: View, center: str | None, largest: Sequence[int] | None) -> dict[str, float]:
     found = kernel_spectrum(view.kernel, center)
+    if largest is not None:
+        return found.summary(largest)
     ratios = {f"T_{share:.0%}": found.trace_ratio(max(1, round(share * found.dim))) for share in SHARES}
     return {**found.summary(()), **ratios}
 

@@ -23,7 +23,7 @@ from tangentlab.metrics import NTK
 from tangentlab.objects.fmat import FMatDense
 from tangentlab.recorder.budget import Size
 from tangentlab.recorder.clock import Clock
-from tangentlab.recorder.likelihoods import are_classes, target_columns
+from tangentlab.recorder.likelihoods import are_classes, guessed, target_columns
 from tangentlab.recorder.loaders import unmoved
 
 
@@ -153,6 +153,14 @@ class View:
     memory: dict[str, Any] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
     likelihood: Likelihood | None = None
+
+    @classmethod
+    def of(cls, model: nn.Module, batch: Any, name: str = "probe") -> View:
+        """All outputs of all examples of a batch, to take measures without a recorder: ``spectrum(View.of(model, (x, y)))``."""
+        call, labels = Call(), _labels(batch)
+        shape = call.network(model).values(batch).shape[1:]
+        like = None if labels is None else guessed([labels], shape)
+        return cls(name, model, call, batch, list(range(shape.numel())), 0, torch.Generator(), likelihood=like)
 
     @cached_property
     def layer_kernels(self) -> dict[str, FMatDense]:

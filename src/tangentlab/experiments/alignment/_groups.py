@@ -13,9 +13,9 @@ from torch import nn
 from tangentlab import NTK
 from tangentlab.alignment import Hierarchy, hierarchical_alignment
 from tangentlab.data import Dataset, label_noise, standardize
-from tangentlab.experiments import Batches, Lab, Training, geometric_steps, train
-from tangentlab.experiments._images import Points, Row, cross_entropy
-from tangentlab.experiments.alignment._shared import CENTRING
+from tangentlab.experiments import Batches, Lab, Training, geometric_steps
+from tangentlab.experiments._images import Row, follow
+from tangentlab.recorder.measures import CENTRE
 
 Kind = Literal["random labels", "kmnist"]
 Source = Literal["digits", "mnist"]
@@ -58,24 +58,22 @@ def hierarchies(model: nn.Module, parts: Mixture, centrings: Sequence[str | None
     return [hierarchical_alignment(pairs[0], pairs[1], center, 10) for center in centrings]
 
 
-def follow(lab: Lab, name: str, model: nn.Module, parts: Mixture, options: Any, **facts: Any) -> list[Row]:
+def train_on(lab: Lab, name: str, model: nn.Module, parts: Mixture, options: Any, **facts: Any) -> list[Row]:
     """Train, and log the alignment of both groups at geometric steps."""
 
-    def record(training: Training) -> list[Row]:
-        centred, raw = hierarchies(model, parts, (CENTRING, None))
-        row = {"step": training.step, "easy": centred.easy, "difficult": centred.difficult, "ratio": centred.ratio}
+    def measured(_: Training) -> Row:
+        centred, raw = hierarchies(model, parts, (CENTRE, None))
+        row: Row = {"easy": centred.easy, "difficult": centred.difficult, "ratio": centred.ratio}
         row |= {"easy_raw": raw.easy, "difficult_raw": raw.difficult}
         for group, part in (("easy", parts.easy), ("difficult", parts.difficult)):
             with torch.no_grad():
                 row[f"{group}_accuracy"] = (model(part.inputs).argmax(1) == part.targets).float().mean().item()
-        lab.log("alignment", **facts, **row)
-        return [row]
+        return row
 
-    points = Points(geometric_steps(options.steps, 5.0, options.ratio), record)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.rate, momentum=options.momentum)
     batches = Batches(parts.data, min(options.batch, len(parts.data)), lab.seed)
-    train(model, batches, cross_entropy, optimizer, options.steps, lab=lab, name=name, callbacks=[points])
-    return points.rows
+    points = geometric_steps(options.steps, 5.0, options.ratio)
+    return follow(lab, "alignment", model, batches, optimizer, options.steps, points, measured, name=name, **facts)
 
 
 def half_rise(rows: list[Row], key: str, other: str | None = None) -> float:

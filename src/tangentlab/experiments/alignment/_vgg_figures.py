@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from tangentlab.experiments import Picture, Results
-from tangentlab.experiments.alignment._shared import TRACE_RATIOS, step_axis
-from tangentlab.figures.style import PALETTE, band, label, log_height, panels
+from tangentlab.experiments.alignment._kernels import TRACE_RATIOS
+from tangentlab.figures.style import PALETTE, band, label, legend_outside, log_height, panels, step_axis
 
 SPLITS = (("train", "-"), ("test", "--"))
 _CENTRED = {"": "centred per output", "_raw": "not centred"}
@@ -63,8 +63,7 @@ def alignment(results: Results, name: str, noises: Sequence[float], rate: float,
         for row, (split, _) in enumerate(SPLITS, start=2):
             _layer_map(axes[row, column], results, {"noise": noise, "rate": rate, "split": split}, key)
             axes[row, column].set_title(f"layers, {split}")
-    handles, texts = axes[1, 0].get_legend_handles_labels()
-    figure.legend(handles, texts, loc="outside upper center", ncols=2)
+    legend_outside(figure, axes[1, 0], above=True)
     _same_rows(axes[:2])
     return Picture(
         name,

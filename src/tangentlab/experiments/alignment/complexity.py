@@ -27,7 +27,7 @@ from tangentlab.experiments import (
     train,
 )
 from tangentlab.experiments._images import Row, cross_entropy, image_data, loss_and_accuracy, some_of
-from tangentlab.experiments.alignment._shared import together
+from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.figures.style import PALETTE, band, label, legend_beside, panels
 from tangentlab.models import MLP, VGG
 
@@ -74,7 +74,7 @@ def measured_training(lab: Lab, model: nn.Module, data: Dataset, test: Dataset, 
 
 def follows(rows: Sequence[Row], measure: str) -> float:
     """Rank correlation of a measure and the gap over the settings of one sweep."""
-    return together([row[measure] for row in rows], [row["gap"] for row in rows])
+    return rank_correlation([row[measure] for row in rows], [row["gap"] for row in rows], least=3)
 
 
 def sweep_panel(axes: Any, results: Results, sweep: str, x: str, names: Sequence[str]) -> None:
@@ -185,7 +185,9 @@ class ComplexityMnist(Experiment):
             lab.measure(f"6.6-{sweep}-C", follows(rows, FLOW))
             lab.measure(f"6.6-{sweep}-neyshabur", follows(rows, TWO_LAYER))
         lab.measure("6.6-others", max(min(follows(rows, name) for rows in found.values()) for name in OTHERS))
-        pairs = [together([r[FLOW] for r in rows], [r[LOGGED] for r in rows]) for rows in found.values()]
+        pairs = [
+            rank_correlation([r[FLOW] for r in rows], [r[LOGGED] for r in rows], least=3) for rows in found.values()
+        ]
         lab.measure("6.6-variants", min(pairs))
 
     def _one(self, lab: Lab, clean: Dataset, test: Dataset, width: int, share: float) -> Row:

@@ -24,11 +24,9 @@ from tangentlab.experiments import (
     Results,
     Training,
     experiment,
-    train,
 )
-from tangentlab.experiments._images import Points, Row
-from tangentlab.experiments.alignment._shared import step_axis
-from tangentlab.figures.style import DIVERGING, GRAY, PALETTE, band, label, panels
+from tangentlab.experiments._images import Row, follow
+from tangentlab.figures.style import DIVERGING, GRAY, PALETTE, band, label, panels, step_axis
 from tangentlab.linalg import lanczos
 from tangentlab.models import MLP
 from tangentlab.objects.fmat import center_kernel
@@ -155,20 +153,17 @@ class DiskEigenfunctions(Experiment):
             model = MLP((2, *[self.width] * self.hidden, 1))
         lab.save_array("data", torch.cat([data.inputs, data.targets[:, None].float()], 1))
 
-        def record(training: Training) -> list[Row]:
+        def measured(training: Training) -> Row:
             row, modes = self._measure(model, points, labels)
             with torch.no_grad():
                 accuracy = ((model(data.inputs)[:, 0] > 0) == (data.targets > 0)).float().mean().item()
-            row |= {"step": training.step, "accuracy": accuracy}
-            lab.log("kernel", **row)
             for suffix, vectors in modes.items():
                 lab.save_array(f"modes{suffix}-{training.step}", vectors[:8].float())
-            return [row]
+            return row | {"accuracy": accuracy}
 
-        recorded = Points(self.shown, record)
-        optimizer = torch.optim.SGD(model.parameters(), lr=self.rate)
-        train(model, Batches(data, None, lab.seed), binary_loss, optimizer, self.steps, lab=lab, callbacks=[recorded])
-        start, end = recorded.rows[0], recorded.rows[-1]
+        optimizer, batches = torch.optim.SGD(model.parameters(), lr=self.rate), Batches(data, None, lab.seed)
+        rows = follow(lab, "kernel", model, batches, optimizer, self.steps, self.shown, measured, loss=binary_loss)
+        start, end = rows[0], rows[-1]
         lab.measure("6.1-start", start["ratio"])
         lab.measure("6.1-drop", end["ratio"] / start["ratio"])
         lab.measure("6.1-end", end["ratio"])

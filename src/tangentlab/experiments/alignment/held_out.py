@@ -8,7 +8,6 @@ from typing import Literal
 import torch
 from torch import nn
 
-from tangentlab import NTK
 from tangentlab.experiments import (
     Batches,
     Chapter,
@@ -21,20 +20,19 @@ from tangentlab.experiments import (
     Training,
     experiment,
     geometric_steps,
-    train,
 )
 from tangentlab.experiments._images import (
-    Points,
     Row,
-    cross_entropy,
     evaluation,
+    follow,
     image_data,
     loss_and_accuracy,
     some_of,
 )
-from tangentlab.experiments.alignment._shared import alignment_row, step_axis
-from tangentlab.figures.style import PALETTE, band, label, panels
+from tangentlab.experiments.alignment._kernels import alignments
+from tangentlab.figures.style import PALETTE, band, label, panels, step_axis
 from tangentlab.models import MLP, VGG, ResNet18
+from tangentlab.recorder import View
 
 NETWORKS = ("MLP", "VGG19", "ResNet18")
 NORM_PASSES = 10
@@ -120,20 +118,17 @@ class HeldOutAlignment(Experiment):
         batches = Batches(data, min(self.batch, len(data)), lab.seed)
         probe = some_of(test, lab.capped(self.probe))
 
-        def record(training: Training) -> list[Row]:
+        def measured(_: Training) -> Row:
             with evaluation(model, batches, lab.capped(NORM_PASSES)):
-                kernel = NTK(model, probe.inputs, progress=False)
+                found = alignments(View.of(model, tuple(probe)))
                 accuracy = loss_and_accuracy(model, test)[1]
-            row = {"step": training.step, "accuracy": accuracy, **alignment_row(kernel, probe.targets)}
-            lab.log("alignment", network=network, **row)
-            return [row]
+            return {"accuracy": accuracy, **{key: found[key] for key in ("cka", "cka_global", "ka")}}
 
-        steps = self.digit_steps if is_mlp else self.steps
-        points = Points(geometric_steps(steps, 5.0, self.ratio), record)
-        rate = self.digit_rate if is_mlp else self.rate
+        steps, rate = (self.digit_steps, self.digit_rate) if is_mlp else (self.steps, self.rate)
         optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=self.momentum)
-        train(model, batches, cross_entropy, optimizer, steps, lab=lab, name=network, callbacks=[points])
-        return points.rows
+        points = geometric_steps(steps, 5.0, self.ratio)
+        own = (model, batches, optimizer, steps, points, measured)
+        return follow(lab, "alignment", *own, name=network, network=network)
 
     def _network(self, lab: Lab, network: str, inputs: torch.Tensor) -> nn.Module:
         channels, pixels = inputs.shape[1], inputs.shape[2]

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments.alignment._groups import Kind, Source, duration, follow, half_rise, mixture, steepest
-from tangentlab.experiments.alignment._shared import step_axis
+from tangentlab.experiments.alignment._groups import Kind, Source, duration, half_rise, mixture, steepest, train_on
 from tangentlab.figures.curves import Curves
-from tangentlab.figures.style import GRAY, PALETTE, band, label, panels
+from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_outside, panels, step_axis
 from tangentlab.models import MLP
 
 EASY, DIFFICULT = PALETTE[0], PALETTE[1]
@@ -100,7 +99,7 @@ class EasyDifficult(Experiment):
             parts = mixture(lab, self.source, kind, self.easy, self.difficult, self.probe)
             with lab.seeded("model"):
                 model = MLP((parts.data.inputs[0].numel(), *[self.width] * self.hidden, 10))
-            rows = follow(lab, kind, model, parts, self, kind=kind)
+            rows = train_on(lab, kind, model, parts, self, kind=kind)
             best = {key: max(row[key] for row in rows) for key in ("easy", "difficult")}
             rise = {key: half_rise(rows, key, "easy") for key in ("easy", "difficult")}
             lab.measure(f"6.4-{tag}-higher", best["easy"] / best["difficult"])
@@ -127,8 +126,7 @@ class EasyDifficult(Experiment):
                 label(axes[1, column], "step", "easy / difficult")
             for axis in axes.flat:
                 step_axis(axis, self.steps)
-            handles, names = axes[0, 0].get_legend_handles_labels()
-            figure.legend(handles, names, loc="outside lower center", ncols=2)
+            legend_outside(figure, axes[0, 0])
             yield Picture(
                 name,
                 figure,
@@ -222,7 +220,7 @@ class DepthHierarchy(Experiment):
         for depth in self.depths:
             with lab.seeded("model", depth):
                 model = MLP((parts.data.inputs[0].numel(), *[self.width] * depth, 10))
-            found[depth] = follow(lab, f"depth {depth}", model, parts, self, depth=depth)
+            found[depth] = train_on(lab, f"depth {depth}", model, parts, self, depth=depth)
         shallow, deep = found[self.depths[0]], found[self.depths[-1]]
         lab.measure("B.7-later", half_rise(deep, "easy") / half_rise(shallow, "easy"))
         lab.measure("B.7-faster", steepest(deep, "easy") / max(steepest(shallow, "easy"), 1e-6))
@@ -253,8 +251,7 @@ class DepthHierarchy(Experiment):
             axes[row, 0].set_ylabel(f"{depth} hidden layers\n{title_of}")
         for axis in axes.flat:
             step_axis(axis, self.steps)
-        handles, names = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=2)
+        legend_outside(figure, axes[0, 0])
         return Picture(
             name,
             figure,

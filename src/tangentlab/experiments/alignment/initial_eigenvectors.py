@@ -10,6 +10,7 @@ import torch
 from tangentlab import NTK
 from tangentlab.alignment import fourier_power, kernel_modes
 from tangentlab.experiments import Chapter, Claim, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.figures.style import PALETTE, heatmap, label, legend_below, panels
 from tangentlab.models import MLP
 
@@ -80,7 +81,7 @@ class InitialEigenvectors(Experiment):
             lab.save_array(f"vectors, {name}", modes.vectors[:, 0])
             for place, value in enumerate((modes.values / modes.values[0]).tolist(), start=1):
                 lab.log("eigenvalue", kernel=name, index=place, value=value)
-        lab.measure("B.2-order", _rank_correlation(main))
+        lab.measure("B.2-order", rank_correlation(np.arange(half), main))
         lab.measure("B.2-pure", float(pairs[:half].mean()))
         lab.measure("B.2-per-mille", float(centred.values[9] / centred.values[0]))
 
@@ -114,9 +115,3 @@ def _figure(results: Results, kernel: str, name: str) -> Picture:
         "points of [0, 1]. Middle: three of them. Right: the eigenvalues, centred and not. Left and middle one seed; right "
         "the mean over seeds, all seeds as a band.",
     )
-
-
-def _rank_correlation(values: torch.Tensor) -> float:
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(np.arange(len(values)), values.numpy()).statistic)

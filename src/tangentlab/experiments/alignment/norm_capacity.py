@@ -12,6 +12,7 @@ from torch import Tensor
 from tangentlab.alignment import interpolant_capacity, optimal_rescaling
 from tangentlab.errors import InputError
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.figures.style import PALETTE, band, label, legend_below, panels
 
 PLACE = "App. B.2.5, figure B.3"
@@ -166,17 +167,12 @@ class NormCapacity(Experiment):
 
     @staticmethod
     def _judge(lab: Lab, rows: list[dict[str, float]]) -> None:
-        from scipy.stats import spearmanr
-
         error, plain, optimal = ([row[key] for row in rows] for key in ("error", "plain", "optimal"))
-        together = {
-            name: float(spearmanr(values, error).statistic) if len(rows) > 2 else 0.0
-            for name, values in (("plain", plain), ("optimal", optimal))
-        }
+        follows, plainly = (rank_correlation(values, error, least=3) for values in (optimal, plain))
         lab.measure("B.3-error", error[-1])
         lab.measure("B.3-loose", plain[-1] / min(plain))
-        lab.measure("B.3-optimal", together["optimal"])
-        lab.measure("B.3-better", together["optimal"] - together["plain"])
+        lab.measure("B.3-optimal", follows)
+        lab.measure("B.3-better", follows - plainly)
         lab.measure("B.3-scatter", rows[-1]["scatter"] / rows[0]["scatter"])
 
     def draw(self, results: Results) -> Iterator[Picture]:

@@ -11,8 +11,7 @@ from torch import Generator, Tensor
 from tangentlab.alignment import supernat_descent
 from tangentlab.errors import NumericsError
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments.alignment._shared import step_axis
-from tangentlab.figures.style import PALETTE, band, label, legend_below, panels
+from tangentlab.figures.style import PALETTE, band, label, legend_below, panels, step_axis
 
 PLACE = "§6.4.2, figure 6.5"
 Normalization = Literal["fixed", "trace", "max", "none"]

@@ -26,8 +26,9 @@ from tangentlab.experiments import (
     train,
 )
 from tangentlab.experiments._images import Points, Row, cross_entropy, image_data, loss_and_accuracy, some_of
+from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.alignment import _vgg_figures as figures
-from tangentlab.experiments.alignment._shared import alignment_row, layer_kernels, layer_rows, spectrum_row, total
+from tangentlab.experiments.alignment._kernels import kernel_rows
 from tangentlab.models import VGG
 
 SPECTRUM, ALIGNMENT, LOWER = "§6.3.2, figure 6.2", "§6.3.3, figure 6.3", "App. B.4, figure B.8"
@@ -171,13 +172,10 @@ class VGGAlignment(Experiment):
             }
             rows = []
             for split, probe in probes.items():
-                kernels = layer_kernels(model, probe.inputs)
-                whole = total(kernels)
                 loss, accuracy = scores[split]
-                row = {"step": training.step, "split": split, "loss": loss, "accuracy": accuracy}
-                row |= spectrum_row(whole) | alignment_row(whole, probe.targets)
+                row, parts = kernel_rows(model, probe)
+                row = {"step": training.step, "split": split, "loss": loss, "accuracy": accuracy, **row}
                 lab.log("kernel", **facts, **row)
-                parts = layer_rows(kernels, probe.targets)
                 for part in parts:
                     lab.log("layers", **facts, step=training.step, split=split, **part)
                 rows.append(row | {"layers": [part["cka"] for part in parts]})
@@ -190,8 +188,6 @@ class VGGAlignment(Experiment):
         return points.rows
 
     def _judge(self, lab: Lab, found: dict[tuple[float, float], list[Row]]) -> None:
-        from scipy.stats import spearmanr
-
         (clean, noisy), (high, low) = self.noises, self.rates
         runs = {
             key: {s: [row for row in rows if row["split"] == s] for s in ("train", "test")}
@@ -215,8 +211,7 @@ class VGGAlignment(Experiment):
         lab.measure("6.3-top", end["layers"][-1] / max(end["layers"]))
         noisy_train, noisy_test = runs[noisy, high]["train"], runs[noisy, high]["test"]
         accuracy = [row["accuracy"] for row in noisy_test]
-        together = spearmanr(ranks[noisy, high], accuracy).statistic if len(accuracy) > 2 else 0.0
-        lab.measure("6.2-anticorrelated", float(np.nan_to_num(together)))
+        lab.measure("6.2-anticorrelated", rank_correlation(ranks[noisy, high], accuracy, least=3))
         lab.measure("6.2-overfitting", float(ranks[noisy, high][-1] / ranks[noisy, high].min()))
         best = int(np.argmax(accuracy))
         lab.measure("6.3-test-above", noisy_test[best]["cka"] / max(noisy_train[best]["cka"], 1e-12))

@@ -97,11 +97,6 @@ def make_network(kind: str, base: int, channels: int, classes: int, pixels: int)
     return ResNet18(classes, base=base, in_channels=channels, norm=False)
 
 
-def trial(lab: Lab, count: int, limit: int) -> int:
-    """``count``, or at most ``limit`` in a run that is cut short: it only shows that things work."""
-    return count if lab.max_steps is None else min(count, limit)
-
-
 def column(rows: list[Row], key: str) -> Array:
     """One recorded quantity, in the order of the steps."""
     return np.array([row[key] for row in rows], dtype=float)

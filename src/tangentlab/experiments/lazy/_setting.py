@@ -10,8 +10,8 @@ import torch
 
 from tangentlab.data import Dataset, label_noise
 from tangentlab.experiments import Cost, Experiment, Lab
-from tangentlab.experiments._images import Row, image_data, some_of
-from tangentlab.experiments.lazy._race import BEGUN, TRIAL_IMAGES, TRIAL_PROBE, Race, begun, make_network, trial
+from tangentlab.experiments._images import Row, for_trial, image_data, some_of
+from tangentlab.experiments.lazy._race import BEGUN, TRIAL_IMAGES, TRIAL_PROBE, Race, begun, make_network
 from tangentlab.linearized import Groups, noise_groups
 
 Watched = dict[str, tuple[Dataset, Groups]]
@@ -55,13 +55,13 @@ class RaceSetting(Experiment):
         with lab.seeded("model"):
             pixels, channels = train.inputs.shape[-1], train.inputs.shape[1]
             network = make_network(self.network, self.base, channels, train.classes or 10, pixels).eval()
-        settings = (self.batch, self.momentum, trial(lab, self.probe, TRIAL_PROBE), self.ratio, self.stop)
+        settings = (self.batch, self.momentum, for_trial(lab, self.probe, TRIAL_PROBE), self.ratio, self.stop)
         return Race(train, watched, network, progress, *settings)
 
     def noisy_race(self, lab: Lab, noise: float) -> Race:
         """The race on a fraction of wrong labels, in which the loss on clean examples is progress."""
-        train, test = image_data(lab, self.data, self.pixels, trial(lab, self.images, TRIAL_IMAGES))
-        test = some_of(test, trial(lab, self.tests, TRIAL_IMAGES))
+        train, test = image_data(lab, self.data, self.pixels, for_trial(lab, self.images, TRIAL_IMAGES))
+        test = some_of(test, for_trial(lab, self.tests, TRIAL_IMAGES))
         train, mask = label_noise(train, noise, lab.generator("noise"))
         watched = {"train": (train, noise_groups(mask)), "test": (test, Groups({"all": torch.arange(len(test))}))}
         return self.race(lab, train, watched, CLEAN)

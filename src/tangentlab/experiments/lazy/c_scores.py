@@ -14,7 +14,7 @@ from tangentlab.data import Dataset, cache_folder, downscale, standardize
 from tangentlab.data.places import Search
 from tangentlab.errors import DataFileError
 from tangentlab.experiments import Chapter, Claim, Lab, Picture, Results, experiment
-from tangentlab.experiments._images import Row, some_of
+from tangentlab.experiments._images import Row, for_trial, some_of
 from tangentlab.experiments.lazy import _race_figures as figures
 from tangentlab.experiments.lazy._race import (
     TRIAL_IMAGES,
@@ -23,7 +23,6 @@ from tangentlab.experiments.lazy._race import (
     drawn_levels,
     equal_progress,
     levels_of,
-    trial,
 )
 from tangentlab.experiments.lazy._setting import FULL, SHORT, TwoAlphas
 from tangentlab.experiments.lazy.label_noise import measure_metrics, metric_claims
@@ -117,8 +116,8 @@ class LazyCScores(TwoAlphas):
 
     def run(self, lab: Lab) -> None:
         """Scores, both trainings, then the claims."""
-        sizes = [trial(lab, count, TRIAL_IMAGES) for count in (self.images, self.tests)]
-        whole = some_of(lab.dataset(self.data), max(trial(lab, self.scored, 0), sum(sizes)))
+        sizes = [for_trial(lab, count, TRIAL_IMAGES) for count in (self.images, self.tests)]
+        whole = some_of(lab.dataset(self.data), max(for_trial(lab, self.scored, 0), sum(sizes)))
         whole = downscale(whole, self.pixels) if self.pixels < whole.inputs.shape[-1] else whole
         (whole,) = standardize(whole)
         scores = self._scores(lab, whole)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.lazy._quadratic_figures import (
     REGIMES,
     Array,
@@ -18,7 +19,6 @@ from tangentlab.experiments.lazy._quadratic_figures import (
     gap,
     over_time,
 )
-from tangentlab.experiments.linearized._recipe import spearman
 from tangentlab.linearized import AlphaModel, at_progress
 from tangentlab.linearized.quadratic import Regime
 from tangentlab.linearized.quadratic_examples import QuadraticExample, noisy_labels, reversed_order, spurious_feature
@@ -263,4 +263,4 @@ def _order(curves: dict[Regime, dict[str, Array]], groups: list[str]) -> float:
     for regime in REGIMES:
         lines = curves[regime]
         times.append([float(at_progress(lines[g], lines["time"], [lines[g][0] / 4])[0]) for g in groups])
-    return float("nan") if np.isnan(times).any() else spearman(*times)
+    return float("nan") if np.isnan(times).any() else rank_correlation(*times)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.lazy._quadratic_figures import REGIMES, equal_progress, gap, over_time
-from tangentlab.experiments.linearized._recipe import spearman
 from tangentlab.linearized.quadratic import QuadraticModel, Regime
 from tangentlab.linearized.quadratic_examples import QuadraticExample, noisy_labels, reversed_order, spurious_feature
 
@@ -153,7 +153,7 @@ class QuadraticRegimes(Experiment):
             curves = {regime: self._curves(lab, name, example, model, regime) for regime in REGIMES}
             if name.startswith("order"):
                 halves = [self._half_times(model, regime) for regime in REGIMES]
-                orders.append(spearman(*halves))
+                orders.append(rank_correlation(*halves))
             else:
                 gaps[name] = gap(name, curves)
             short = float(model.convergence_times(0.05, "full").nan_to_num(0, 0, 0).clamp_max(50.0).max())

@@ -22,7 +22,7 @@ from tangentlab.experiments import (
     experiment,
     train,
 )
-from tangentlab.experiments._images import Row, cross_entropy, image_data
+from tangentlab.experiments._images import Row, cross_entropy, for_trial, image_data
 from tangentlab.experiments.lazy._cue_race import (
     CueRace,
     Task,
@@ -34,7 +34,6 @@ from tangentlab.experiments.lazy._cue_race import (
     lengths,
     spread,
 )
-from tangentlab.experiments.linearized._recipe import for_trial
 from tangentlab.figures.style import panels
 from tangentlab.linearized import add_corner_patch
 from tangentlab.models import ResNet18

@@ -16,7 +16,7 @@ from tangentlab.data import Dataset, group_images
 from tangentlab.engine.memory import require_memory
 from tangentlab.errors import DataFileError
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments._images import Row
+from tangentlab.experiments._images import Row, for_trial
 from tangentlab.experiments.lazy._cue_race import (
     CueRace,
     Task,
@@ -27,7 +27,6 @@ from tangentlab.experiments.lazy._cue_race import (
     lengths,
     spread,
 )
-from tangentlab.experiments.linearized._recipe import for_trial
 from tangentlab.figures.style import panels
 from tangentlab.models import ResNet, ResNet18, imagenet_resnet18
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from tangentlab.data import Dataset
@@ -126,11 +124,6 @@ def train_task(
     )
 
 
-def for_trial(lab: Lab, count: int, most: int = 32) -> int:
-    """``count``, or at most ``most`` when the run is cut short: a trial need not see all images."""
-    return count if lab.max_steps is None else min(count, most)
-
-
 def two_classes(data: Dataset) -> Dataset:
     """CIFAR2: 1 for the first five classes, 0 for the others."""
     return replace(data, targets=(data.targets <= 4).long(), classes=2)
@@ -139,13 +132,3 @@ def two_classes(data: Dataset) -> Dataset:
 def relabelled(data: Dataset, labels: Tensor) -> Dataset:
     """The same images with binary labels."""
     return replace(data, targets=labels, classes=2)
-
-
-def spearman(x: ArrayLike, y: ArrayLike) -> float:
-    """Rank correlation; 0 where one side is constant."""
-    from scipy.stats import spearmanr
-
-    pair = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    if min(np.ptp(side) for side in pair) == 0:
-        return 0.0
-    return float(spearmanr(*pair).statistic)

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._images import for_trial
+from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.linearized._recipe import (
     NAMES,
     PLACE,
     Recipe,
     binary_accuracy,
     build,
-    for_trial,
-    spearman,
     train_task,
 )
 from tangentlab.figures.style import DIVERGING, GRAY, PALETTE, band, label, panels
@@ -157,8 +157,8 @@ class NeuralDirections(Experiment):
             indices = self.indices()[: lab.capped(len(self.indices()))]
             accuracies = [self._accuracies(lab, kind, index, directions["at 0"][index]) for index in indices]
             own, linear = ([pair[name] for pair in accuracies] for name in ("network", "linearized"))
-            correlations += [spearman(indices, values) for values in (own, linear)]
-            alike.append(spearman(own, linear))
+            correlations += [rank_correlation(indices, values) for values in (own, linear)]
+            alike.append(rank_correlation(own, linear))
             ranges.append(own[0] - own[-1])
             if kind == "lenet":
                 lab.measure("S3-E6-gradients", _shared(directions["by gradients"], directions["at 0"]))

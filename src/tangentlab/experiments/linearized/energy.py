@@ -21,15 +21,14 @@ from tangentlab.experiments import (
     Training,
     experiment,
 )
-from tangentlab.experiments._images import Points, Row, batched, evaluation, image_data
+from tangentlab.experiments._images import Points, Row, batched, evaluation, for_trial, image_data
+from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.linearized._recipe import (
     NAMES,
     PLACE,
     Recipe,
     binary_accuracy,
     build,
-    for_trial,
-    spearman,
     train_task,
     two_classes,
 )
@@ -179,7 +178,7 @@ class EnergyConcentration(Experiment):
         ends = [found[kind]["end"] for kind in self.nets]
         lab.measure("S3-E3-growth", min(one["end"] / one["start"] for one in found.values()))
         lab.measure("S3-E3-order", min(after - before for before, after in zip(ends, ends[1:], strict=False)))
-        lab.measure("S3-E3-accuracy", spearman(ends, [one["accuracy"] for one in found.values()]))
+        lab.measure("S3-E3-accuracy", rank_correlation(ends, [one["accuracy"] for one in found.values()]))
         lab.measure("S3-E3-start", min(found[kind]["start"] / chances[kind] for kind in self.nets))
         lab.measure("S3-E4-along", found["lenet"]["along"])
 
@@ -223,7 +222,12 @@ class EnergyConcentration(Experiment):
             lab.log("table-1", when=when, accuracy=accuracy, published=PUBLISHED[kind][when], **row)
         lab.log("accuracy", net=kind, accuracy=accuracy, published=PUBLISHED[kind]["accuracy"])
         places, shares = ([row[key] for row in along.rows] for key in ("epoch", "concentration"))
-        return {"start": start, "end": end, "accuracy": accuracy, "along": spearman(places, shares) if places else 0.0}
+        return {
+            "start": start,
+            "end": end,
+            "accuracy": accuracy,
+            "along": rank_correlation(places, shares) if places else 0.0,
+        }
 
     def draw(self, results: Results) -> Iterator[Picture]:
         """Table 1 as bars next to the published values, and LeNet's curve."""

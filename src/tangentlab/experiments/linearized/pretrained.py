@@ -9,18 +9,17 @@ from torch import nn
 
 from tangentlab.data import Dataset
 from tangentlab.experiments import Chapter, Claim, Cost, Every, Experiment, Lab, Picture, Results, Training, experiment
-from tangentlab.experiments._images import batched, image_data
+from tangentlab.experiments._images import batched, for_trial, image_data
 from tangentlab.experiments.linearized._recipe import (
     PLACE,
     EpochLoss,
     Recipe,
     binary_accuracy,
     build,
-    for_trial,
     relabelled,
     train_task,
 )
-from tangentlab.figures.style import PALETTE, band, label, panels
+from tangentlab.figures.style import PALETTE, band, label, legend_outside, panels
 from tangentlab.linearized import eigenfunctions, linearize
 
 SECTION = f"{PLACE}, section 4"
@@ -138,8 +137,7 @@ class PretrainedKernel(Experiment):
         left.set_yscale("log")
         label(left, "epoch", "training loss [nats]", "fit")
         label(right, "epoch", "validation accuracy", "generalization")
-        lines, names = right.get_legend_handles_labels()
-        figure.legend(lines, names, loc="outside lower center", ncols=3)
+        legend_outside(figure, right, 3)
         yield Picture(
             "curves",
             figure,

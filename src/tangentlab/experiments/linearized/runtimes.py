@@ -13,8 +13,8 @@ from tangentlab import NTK
 from tangentlab.engine.memory import require_memory
 from tangentlab.engine.progress import progress_told_to
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments._images import batched
-from tangentlab.experiments.linearized._recipe import NAMES, PLACE, build, for_trial, logistic_loss
+from tangentlab.experiments._images import batched, for_trial
+from tangentlab.experiments.linearized._recipe import NAMES, PLACE, build, logistic_loss
 from tangentlab.figures.style import INK, PALETTE, band, label, panels
 from tangentlab.linearized import linearize
 

@@ -8,19 +8,18 @@ import torch
 
 from tangentlab.data import Dataset, stratified_subset
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments._images import batched, image_pool
+from tangentlab.experiments._images import batched, for_trial, image_pool
 from tangentlab.experiments.linearized._recipe import (
     NAMES,
     PLACE,
     Recipe,
     binary_accuracy,
     build,
-    for_trial,
     relabelled,
     train_task,
     two_classes,
 )
-from tangentlab.figures.style import PALETTE, band, label, panels
+from tangentlab.figures.style import PALETTE, band, label, legend_outside, panels
 from tangentlab.linearized import eigenfunctions, linearize
 
 SECTION = f"{PLACE}, section 3"
@@ -167,8 +166,7 @@ class SampleSize(Experiment):
             panel.set_xticks(self.sizes, [f"{size:,}" for size in self.sizes])
             panel.minorticks_off()
             label(panel, "training images", "validation accuracy", task)
-        lines, names = axes[0, 0].get_legend_handles_labels()
-        figure.legend(lines, names, loc="outside lower center", ncols=4, handlelength=3.2)
+        legend_outside(figure, axes[0, 0], 4, handlelength=3.2)
         yield Picture(
             "accuracy",
             figure,

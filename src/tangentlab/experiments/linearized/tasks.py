@@ -11,16 +11,15 @@ from torch.nn.utils import parameters_to_vector
 
 from tangentlab.data import Dataset
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, experiment
-from tangentlab.experiments._images import batched, image_pool
+from tangentlab.experiments._images import batched, for_trial, image_pool
+from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.linearized._recipe import (
     PLACE,
     EpochLoss,
     Recipe,
     binary_accuracy,
     build,
-    for_trial,
     relabelled,
-    spearman,
     train_task,
     two_classes,
 )
@@ -165,13 +164,13 @@ class EigenfunctionTasks(TaskFigures, Experiment):
         own, linear = ([row[key] for row in rows] for key in ("network", "linearized"))
         gap = sum(linear) / len(rows) - sum(own) / len(rows)
         found: dict[str, Any] = {
-            "S3-E1-falls": max(spearman(indices, values) for values in (own, linear)),
-            "S3-E1-alike": spearman(own, linear),
+            "S3-E1-falls": max(rank_correlation(indices, values) for values in (own, linear)),
+            "S3-E1-alike": rank_correlation(own, linear),
             "S3-E1-linear": gap,
             "late": sum(not row["in_time"] for row in rows) / len(rows),
         }
         for claim, key in (("time", "updates"), ("distance", "distance"), ("angle", "angle")):
-            found[f"S3-E2-{claim}"] = spearman(indices, [row[key] for row in rows])
+            found[f"S3-E2-{claim}"] = rank_correlation(indices, [row[key] for row in rows])
         if self.further:
             found["S3-E5-spike"] = float(torch.tensor([row["spike"] for row in rows]).median())
             found["S3-E11-binarized"] = abs(self._binarization(lab, kind, basis) - 0.78)

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from tangentlab.experiments import Picture, Results
 from tangentlab.experiments.metrics._fim_quality_claims import PRACTICAL, ROUNDING, is_practical, mean_by_representation
 from tangentlab.experiments.metrics._fim_quality_measures import DRAWS, FACTORED
-from tangentlab.figures.style import INK, PALETTE, band, label, panels
+from tangentlab.figures.style import INK, PALETTE, band, label, legend_outside, panels
 
 STYLES: dict[str, dict[str, Any]] = {
     "KFAC": {"color": PALETTE[0]},
@@ -65,7 +63,7 @@ def _solve_picture(results: Results, draws: str) -> Picture:
         axes[1, column].set_xlabel("damping λ")
     axes[0, 0].set_ylabel("residual (lower is better)")
     axes[1, 0].set_ylabel("cosine (higher is better)")
-    _legend_under(figure, axes[0, 0], 3 if len(steps) < 4 else 6)
+    legend_outside(figure, axes[0, 0], 3 if len(steps) < 4 else 6, columnspacing=1.6)
     kind = "its own labels, as in the paper" if draws == "independent" else "the labels of the exact matrix"
     return Picture(
         "figure-3.3" if draws == "independent" else "figure-3.3-shared",
@@ -96,7 +94,7 @@ def _forward_picture(results: Results, name: str, keys: dict[str, str], caption:
     for column, draws in enumerate(DRAWS):
         axes[0, column].set_title(f"{draws} draws of labels")
         axes[-1, column].set_xlabel("updates of the network")
-    _legend_under(figure, axes[0, 0], 5)
+    legend_outside(figure, axes[0, 0], 5, columnspacing=1.6)
     return Picture(name, figure, f"{caption} Left: approximation and truth share the labels; right: each has its own.")
 
 
@@ -152,9 +150,3 @@ def _when(results: Results, step: int) -> str:
     """``25 updates, 41 % right``."""
     accuracy = results.table("training", step=step)["accuracy"].mean()
     return f"{step:,} updates, {100 * accuracy:.0f} % right"
-
-
-def _legend_under(figure: Figure, axes: Axes, columns: int) -> None:
-    """One legend for all panels, under them."""
-    lines, names = axes.get_legend_handles_labels()
-    figure.legend(lines, names, loc="outside lower center", ncols=min(columns, len(names)), columnspacing=1.6)

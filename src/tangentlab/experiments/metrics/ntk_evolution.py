@@ -25,18 +25,16 @@ from tangentlab.experiments import (
     Training,
     experiment,
     geometric_steps,
-    train,
 )
 from tangentlab.experiments._images import (
-    Points,
     Row,
-    cross_entropy,
     evaluation,
+    follow,
     image_data,
     loss_and_accuracy,
     some_of,
 )
-from tangentlab.figures.style import GRAY, PALETTE, band, label, panels
+from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_outside, panels, step_axis
 from tangentlab.models import ResNet
 
 Array = NDArray[Any]
@@ -209,20 +207,17 @@ class NTKEvolution(Experiment):
         batches = Batches(data, min(self.batch, len(data)), lab.seed)
         inputs, classes = self._examples(test)
 
-        def record(training: Training) -> list[Row]:
+        def measured(training: Training) -> Row:
             with evaluation(model, batches, lab.capped(NORM_PASSES)):
                 loss, accuracy = loss_and_accuracy(model, some_of(test, 1000))
                 gram = self._gram(model, inputs)
             lab.save_array(f"gram-{training.step}", gram)
-            row = {"step": training.step, "loss": loss, "accuracy": accuracy, **self._numbers(gram, classes)}
-            lab.log("kernel", **row)
-            return [row]
+            return {"loss": loss, "accuracy": accuracy, **self._numbers(gram, classes)}
 
-        points = Points(self.points(), record)
         lab.save_array("classes", classes)
         optimizer = torch.optim.SGD(model.parameters(), lr=self.rate, momentum=self.momentum)
-        train(model, batches, cross_entropy, optimizer, self.updates, lab=lab, callbacks=[points])
-        start, end = points.rows[0], points.rows[-1]
+        rows = follow(lab, "kernel", model, batches, optimizer, self.updates, self.points(), measured)
+        start, end = rows[0], rows[-1]
         lab.measure("3.7-gap", (end["intra"] - end["inter"]) - (start["intra"] - start["inter"]))
         lab.measure("3.7-separability", end["separability"] - start["separability"])
         lab.measure("3.7-mixed", start["separability"])
@@ -275,8 +270,7 @@ def _figure(results: Results) -> Picture:
         _scatter(axes[1, column], principal_components(gram), classes)
         label(axes[1, column], "1st principal component", "2nd principal component" if column == 0 else "")
     figure.colorbar(image, ax=axes[0, :], label="normalized kernel", shrink=0.9, pad=0.01, extend="both")
-    lines, names = axes[1, 0].get_legend_handles_labels()
-    figure.legend(lines, names, loc="outside lower center", ncols=2)
+    legend_outside(figure, axes[1, 0])
     return Picture(
         "figure-3.7",
         figure,
@@ -293,10 +287,7 @@ def _curves(results: Results) -> Picture:
     band(middle, results.curves("kernel", "step", "separability"), color=PALETTE[2], marker="o", markersize=3)
     band(right, results.curves("kernel", "step", "alignment"), color=PALETTE[3], marker="o", markersize=3)
     for axes in (left, middle, right):
-        axes.set_xscale("symlog", linthresh=5, linscale=0.4)
-        axes.set_xticks([0, 10, 100, 1000, 10000], ["0", "10", "100", "1,000", "10,000"])
-        axes.set_xlim(-0.5, results.experiment.updates * 1.15)  # type: ignore[attr-defined]
-        axes.minorticks_off()
+        step_axis(axes, results.experiment.updates)  # type: ignore[attr-defined]
     middle.axhline(0.5, color=GRAY, linewidth=1, linestyle="--")
     label(left, "updates", "mean normalized kernel", "pairs of examples")
     label(middle, "updates", "accuracy of the best line", "two principal components")

@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm
 from tangentlab.experiments import Picture, Results
 from tangentlab.experiments._images import Row
 from tangentlab.experiments.natural_gradient._race import BAD, Method, draw_envelopes, logarithmic, logged
-from tangentlab.figures.style import heatmap, label, panels, quantity
+from tangentlab.figures.style import heatmap, label, legend_outside, panels, quantity
 
 
 def draw(results: Results, methods: Sequence[Method]) -> Iterator[Picture]:
@@ -25,8 +25,7 @@ def draw(results: Results, methods: Sequence[Method]) -> Iterator[Picture]:
     label(left, "epoch", quantity("training loss", "nats"), "best over the grid")
     label(middle, quantity("time in updates", "s"), quantity("training loss", "nats"), "selected setting")
     label(right, "epoch", quantity("validation loss", "nats"), "best over the grid")
-    lines, names = left.get_legend_handles_labels()
-    figure.legend(lines, names, loc="outside lower center", ncols=4)
+    legend_outside(figure, left, 4)
     yield Picture(
         "figure-4.3",
         figure,

@@ -13,7 +13,7 @@ from tangentlab.experiments._images import Row
 from tangentlab.experiments.natural_gradient._competitors import NATURAL
 from tangentlab.experiments.natural_gradient._convolutional_claims import SCHEDULED, of
 from tangentlab.experiments.natural_gradient._race import Method, draw_envelopes, logarithmic, logged
-from tangentlab.figures.style import label, panels, quantity
+from tangentlab.figures.style import label, legend_outside, panels, quantity
 
 if TYPE_CHECKING:
     from tangentlab.experiments.natural_gradient.convolutional import ConvolutionalRace
@@ -36,8 +36,7 @@ def draw(results: Results, race: ConvolutionalRace) -> Iterator[Picture]:
 
 def _finish(figure: Figure, axes: Sequence[Axes]) -> None:
     logarithmic(*axes)
-    lines, names = axes[0].get_legend_handles_labels()
-    figure.legend(lines, names, loc="outside lower center", ncols=4)
+    legend_outside(figure, axes[0], 4)
 
 
 def _main(name: str, rows: list[Row], race: ConvolutionalRace, methods: list[Method]) -> Picture:
