@@ -10,7 +10,7 @@ from torch import nn
 import tangentlab as tl
 from tangentlab.engine.planner import calibrate
 from tangentlab.layers import conv
-from tangentlab.objects.pmat.factor import ThinFactor
+from tangentlab.objects.pmat.side import ThinSide
 from tests.engine.state import model_state
 
 CASES: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
@@ -45,7 +45,7 @@ def test_the_route_that_is_announced_is_the_one_taken(name: str, what: str, monk
     monkeypatch.setattr(conv, "lagged_covariance", lambda *args: lagged.append(args) or real(*args))
     assert tl.plan(model, x, what=what).rows[1].route == route
     (block,) = tl.FIM(model, x, tl.PMatKFAC, "regression").blocks.values()
-    taken = "thin" if isinstance(block.factors[1], ThinFactor) else "lags" if lagged else "direct"
+    taken = "thin" if isinstance(block.sides[1], ThinSide) else "lags" if lagged else "direct"
     assert taken == route
 
 

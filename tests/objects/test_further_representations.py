@@ -50,6 +50,11 @@ class TestKronSum(PMatContract):
         return EXAMPLES * total
 
 
+def channel_numbers(centred: bool) -> int:
+    """Two groups with one channel and one bias each; centred, the head has the channel too, and four taps are turned."""
+    return 2 * (2**2 + 1) + 16 if centred else 2 * (1 + 1)
+
+
 class TestKFACWithSUA(PMatContract):
     representation = tl.PMatKFAC.with_options(sua=True)
     models = ("grouped convolution",)
@@ -60,9 +65,7 @@ class TestKFACWithSUA(PMatContract):
         return further_truth.sua(name, self.centred, corrected=False)
 
     def stored(self, case: Case) -> int:
-        """Head and tail factors of two groups with one channel and one bias each; the rotation of four taps if centred."""
-        patches = 2 * (4 * 1 + 1) ** 2
-        return kronecker_size(case, eigenbases=False) - patches + 2 * (2**2 + 1) + 16 * self.centred
+        return kronecker_size(case, eigenbases=False) - 2 * (4 * 1 + 1) ** 2 + channel_numbers(self.centred)
 
 
 class TestKFACWithCentredSUA(TestKFACWithSUA):
@@ -80,7 +83,7 @@ class TestEKFACWithSUA(PMatContract):
         return further_truth.sua(name, self.centred, corrected=True)
 
     def stored(self, case: Case) -> int:
-        return kronecker_size(case, eigenbases=True) - 2 * (4 * 1 + 1) ** 2 + 2 * (2**2 + 1) + 16 * self.centred
+        return kronecker_size(case, eigenbases=True) - 2 * (4 * 1 + 1) ** 2 + channel_numbers(self.centred)
 
 
 class TestEKFACWithCentredSUA(TestEKFACWithSUA):

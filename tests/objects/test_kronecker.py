@@ -101,16 +101,14 @@ def test_ekfac_without_correction_is_kfac_until_its_diagonal_is_updated(name):
 def test_updated_diagonal_is_that_of_the_model_as_it_is_now_in_the_old_basis(name, seed):
     case = Case(name)
     F = tl.FIM(case.model, case.batches, tl.PMatEKFAC)
-    basis = {names: (block.left.clone(), block.right.clone()) for names, block in F.blocks.items()}
+    basis = {names: tuple(side.vectors.clone() for side in block.bases) for names, block in F.blocks.items()}
     moved(case.model)
     F.update_diag()
     exact = truth.fisher(case.model, case.inputs)
     assert_close(F.trace(), exact.trace())
     for names, block in F.blocks.items():
-        left, right = basis[names]
-        assert torch.equal(block.left[..., : left.shape[-1]], left) and torch.equal(
-            block.right[..., : right.shape[-1]], right
-        )
+        for before, now in zip(basis[names], block.bases):
+            assert torch.equal(now.vectors[..., : before.shape[-1]], before)
         vectors_of_block = block.spectrum.back(torch.eye(block.dim, dtype=torch.float64))
         index = torch.cat([torch.arange(F.layout.slices[n].start, F.layout.slices[n].stop) for n in names])
         expected = ((vectors_of_block @ exact[index][:, index]) * vectors_of_block).sum(1)

@@ -71,8 +71,8 @@ def test_ekfac_from_factors_scales_the_given_basis():
     kfac = tl.FIM(case.model, case.batches, tl.PMatKFAC)
     factors = {}
     for names, block in kfac.blocks.items():
-        (_, u_b), (_, u_a) = block.bases
-        factors[names[0].rpartition(".")[0]] = u_a[0], u_b[0], torch.ones(len(u_b[0]), len(u_a[0]), dtype=u_a.dtype)
+        u_b, u_a = (basis.vectors[0] for _, basis in block.bases)
+        factors[names[0].rpartition(".")[0]] = u_a, u_b, torch.ones(len(u_b), len(u_a), dtype=u_a.dtype)
     F = tl.PMatEKFAC.from_factors(kfac.layout, factors)
     assert_close(F.to_dense(), torch.eye(F.dim, dtype=torch.float64))
 

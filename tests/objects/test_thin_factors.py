@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab import FIM, FIM_MonteCarlo, PMatDiag, PMatEKFAC, PMatKFAC, PMatMixed, PVector
-from tangentlab.objects.pmat.ekfac import EigenBlock
-from tangentlab.objects.pmat.factor import ThinFactor, completed_basis
-from tangentlab.objects.pmat.kfac import KronBlock
+from tangentlab.objects.pmat.basis import DenseBasis
+from tangentlab.objects.pmat.kronecker import EigenBlock, KronBlock
+from tangentlab.objects.pmat.side import ThinSide
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def images(count: int, seed: int = 1) -> Tensor:
 
 
 def thin_blocks(matrix: PMatKFAC) -> int:
-    return sum(isinstance(f, ThinFactor) for b in matrix.blocks.values() if isinstance(b, KronBlock) for f in b.factors)
+    return sum(isinstance(s, ThinSide) for b in matrix.blocks.values() if isinstance(b, KronBlock) for s in b.sides)
 
 
 def test_few_examples_give_thin_factors_and_many_give_dense_ones(net: nn.Module) -> None:
@@ -39,7 +39,7 @@ def test_a_thin_factor_is_the_second_moment_of_its_inputs(net: nn.Module) -> Non
     features = net[:3](x)
     inputs = torch.cat([features, torch.ones(6, 1)], 1).detach()
     block = kfac.blocks["3.weight", "3.bias"]
-    assert isinstance(block, KronBlock) and isinstance(block.factors[1], ThinFactor)
+    assert isinstance(block, KronBlock) and isinstance(block.sides[1], ThinSide)
     torch.testing.assert_close(block.right[0], inputs.t() @ inputs / 6)
 
 
@@ -107,6 +107,6 @@ def test_thin_matrices_survive_pickling_and_change_of_precision(net: nn.Module) 
 
 def test_a_completed_basis_keeps_its_columns_and_is_orthogonal() -> None:
     columns = torch.linalg.qr(torch.randn(2, 7, 3, dtype=torch.float64))[0]
-    full = completed_basis(columns)
+    full = DenseBasis(columns).completed().vectors
     torch.testing.assert_close(full[..., :3], columns)
     torch.testing.assert_close(full.transpose(-1, -2) @ full, torch.eye(7, dtype=torch.float64).expand(2, 7, 7))

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from tangentlab.engine.groups import Group
 from tangentlab.layers import OuterSum
 from tangentlab.layers.outer import square_sum_of_products
-from tangentlab.objects.pmat.ekfac import EigenBlock
-from tangentlab.objects.pmat.kfac import KronBlock, MatrixForm
+from tangentlab.objects.pmat.kronecker import EigenBlock, KronBlock
+from tangentlab.objects.pmat.matrix_form import MatrixForm
 from tangentlab.optim.channel_side import ChannelSide
 from tangentlab.optim.damping import balance, damped
 from tangentlab.optim.lookup import LookupSum

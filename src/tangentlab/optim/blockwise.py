@@ -13,7 +13,7 @@ from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError, ModelError
 from tangentlab.objects.pmat import PMatEKFAC, PMatKFAC
-from tangentlab.objects.pmat.kfac import KronBlock
+from tangentlab.objects.pmat.kronecker import KronBlock
 from tangentlab.optim.block import Block, BlockOptions
 from tangentlab.optim.channel_side import ChannelSide
 from tangentlab.optim.method import Gradients

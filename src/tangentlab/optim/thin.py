@@ -15,7 +15,7 @@ from torch import Tensor
 from tangentlab.errors import NumericsError
 from tangentlab.linalg import low_rank_eigh
 from tangentlab.linalg._threads import side_by_side
-from tangentlab.objects.pmat.factor import completed_basis
+from tangentlab.objects.pmat.basis import DenseBasis
 from tangentlab.optim.distributed import Processes
 from tangentlab.optim.sides import DenseSide
 
@@ -86,7 +86,7 @@ class ThinSide(DenseSide):
     def dense_basis(self, like: Tensor) -> Tensor:
         """U and any basis of the complement."""
         assert self.basis is not None
-        return completed_basis(self.basis)
+        return DenseBasis(self.basis).completed().vectors
 
     def placeholder(self) -> tuple[Tensor, Tensor]:
         """r + 1 values and r vectors while the basis is to be thin."""

@@ -28,7 +28,7 @@ from tangentlab.experiments import (
 from tangentlab.experiments._images import Points, Row, cross_entropy, image_data, some_of
 from tangentlab.figures.style import PALETTE, band, heatmap, label, legend_below, panels
 from tangentlab.models import glorot_
-from tangentlab.objects.pmat.ekfac import EigenBlock
+from tangentlab.objects.pmat.kronecker import EigenBlock
 
 Array = NDArray[Any]
 LAYER = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,107 +13,10 @@ from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.rows import Rows
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
-from tangentlab.linalg import sym_pow
-from tangentlab.objects.pmat.block import Block, Spectrum
+from tangentlab.objects.pmat.block import Block
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names, accumulate
-from tangentlab.objects.pmat.factor import completed_basis
-from tangentlab.objects.pmat.kfac import KronBlock, PMatKFAC, kronecker_spectrum
-from tangentlab.objects.pmat.matrix_form import MatrixForm
-
-
-class EigenBlock(Block):
-    """(U_L x U_R) diag(scale) (U_L x U_R)^T with orthonormal bases (groups, features, k) and scale (groups, k_L, k_R).
-
-    Bases of factors that were made from few rows are thin (k < features): on those samples the second moments outside are
-    exactly zero. `completed` extends them to full bases for anything that reaches outside.
-    """
-
-    def __init__(self, left: Tensor, right: Tensor, scale: Tensor, form: MatrixForm) -> None:
-        self.left, self.right, self.scale, self.form, self.dim = left, right, scale, form, form.dim
-
-    @classmethod
-    def from_kronecker(cls, block: KronBlock) -> EigenBlock:
-        """KFAC's own eigenvalues as the scale, to begin with."""
-        (left_values, left), (right_values, right) = block.bases
-        return cls(left, right, left_values[:, :, None] * right_values[:, None, :], block.form)
-
-    def completed(self) -> EigenBlock:
-        """The same matrix in full bases."""
-        left, right = completed_basis(self.left), completed_basis(self.right)
-        scale = self.scale.new_zeros((left.shape[0], left.shape[-1], right.shape[-1]))
-        scale[:, : self.scale.shape[1], : self.scale.shape[2]] = self.scale
-        return EigenBlock(left, right, scale, self.form)
-
-    @property
-    def is_thin(self) -> bool:
-        """Whether a basis does not span its whole space."""
-        return self.scale.numel() < self.dim
-
-    def _spectrum(self) -> Spectrum:
-        return kronecker_spectrum(self.scale, self.left, self.right, self.form)
-
-    def product(self, rows: Tensor) -> Tensor:
-        """Into the basis, scale, back."""
-        return self.spectrum.apply(rows, self.spectrum.values, 0.0)
-
-    def trace(self) -> Tensor:
-        """Sum of the scales."""
-        return self.scale.sum()
-
-    def diag(self) -> Tensor:
-        """(U_L^2) scale (U_R^2)^T."""
-        return self.form.to_flat(self.left.square() @ self.scale @ self.right.square().transpose(-1, -2))
-
-    def power(self, exponent: float) -> EigenBlock:
-        """Scales to the power; zeros stay zero."""
-        return self._scaled_by(sym_pow(self.scale.flatten(), exponent).reshape(self.scale.shape))
-
-    def inverse(self, damping: float) -> EigenBlock:
-        """1 / (scale + damping)."""
-        if damping == 0:
-            return self.power(-1)
-        full = self.completed() if self.is_thin else self
-        return full._scaled_by(1 / (full.scale + damping))
-
-    def _scaled_by(self, scale: Tensor) -> EigenBlock:
-        return EigenBlock(self.left, self.right, scale, self.form)
-
-    def scaled(self, factor: Any) -> EigenBlock:
-        """factor F."""
-        return self._scaled_by(self.scale * factor)
-
-    def plus(self, other: Block) -> Block | None:
-        """Sums in one and the same basis stay in it."""
-        if isinstance(other, EigenBlock) and self._same_basis(other):
-            return self._scaled_by(self.scale + other.scale)
-        return None
-
-    def times(self, other: Block) -> Block | None:
-        """Products in one and the same basis stay in it."""
-        if isinstance(other, EigenBlock) and self._same_basis(other):
-            return self._scaled_by(self.scale * other.scale)
-        return None
-
-    def less_outer(self, vector: Tensor) -> EigenBlock:
-        """The second moments without the squared coordinates of v."""
-        coordinates = self.spectrum.into(vector[None]).reshape(self.scale.shape)
-        return self._scaled_by((self.scale - coordinates.square()).clamp_min(0))
-
-    def _same_basis(self, other: Block) -> bool:
-        same_kind = type(other) is EigenBlock
-        return same_kind and other.left is self.left and other.right is self.right  # type: ignore[attr-defined]
-
-    def square_sum(self, factor: OuterSum) -> Tensor:
-        """sum over cotangents and examples of the squared coordinates of the gradients."""
-        return factor.rotated_square_sum(self.left, self.right)
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> EigenBlock:
-        """The same with other tensors."""
-        return EigenBlock(function(self.left), function(self.right), function(self.scale), self.form)
-
-    def tensors(self) -> list[Tensor]:
-        """Bases and scale."""
-        return [self.left, self.right, self.scale]
+from tangentlab.objects.pmat.kfac import PMatKFAC
+from tangentlab.objects.pmat.kronecker import EigenBlock, squares_in_bases
 
 
 class ScaleBuilder:
@@ -124,11 +27,11 @@ class ScaleBuilder:
 
     def add(self, factors: list[OuterSum], first: bool) -> None:
         """Add squared projections."""
-        self.total += self.block.square_sum(factors[0])
+        self.total += squares_in_bases(factors[0], *self.block.bases)
 
     def finish(self, examples: int) -> EigenBlock:
         """Divide by n."""
-        return self.block._scaled_by(self.total / examples)
+        return self.block.with_scale(self.total / examples)
 
 
 class PMatEKFAC(BlockwisePMat):
@@ -188,7 +91,7 @@ class PMatEKFAC(BlockwisePMat):
         for names, block in result.blocks.items():
             basis = block.spectrum.back(torch.eye(block.dim, dtype=matrix.dtype, device=matrix.device))
             scale = ((basis @ flat_block(layout, matrix, names)) * basis).sum(1)
-            result.blocks[names] = block._scaled_by(scale.reshape(block.scale.shape))  # type: ignore[attr-defined]
+            result.blocks[names] = block.with_scale(scale.reshape(block.scale.shape))  # type: ignore[attr-defined]
         return result
 
     def _rows_of(self, data: Any) -> Rows:

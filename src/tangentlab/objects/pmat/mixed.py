@@ -15,10 +15,11 @@ from tangentlab.objects.pmat.block import Block
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names, accumulate, groups_by_layer
 from tangentlab.objects.pmat.dense import DenseBlock, DenseBuilder, PMatBlockDiag, PMatDense
 from tangentlab.objects.pmat.diag import DiagBlock, DiagBuilder, PMatDiag
-from tangentlab.objects.pmat.ekfac import EigenBlock, PMatEKFAC, ScaleBuilder
-from tangentlab.objects.pmat.kfac import KronBlock, PMatKFAC, decompose, kronecker_builder, no_kronecker
+from tangentlab.objects.pmat.ekfac import PMatEKFAC, ScaleBuilder
+from tangentlab.objects.pmat.kfac import PMatKFAC
+from tangentlab.objects.pmat.kronecker import EigenBlock, KronBlock, prepare
+from tangentlab.objects.pmat.moments import KronBuilder, no_kronecker
 from tangentlab.objects.pmat.quasidiag import QUASI_DIAGONAL, PMatQuasiDiag, quasi_plan
-from tangentlab.objects.pmat.sua import SUABlock, SUAEigenBlock
 
 _KRONECKER = (PMatKFAC, PMatEKFAC)
 
@@ -67,7 +68,7 @@ class PMatMixed(BlockwisePMat):
             if kind in _KRONECKER:
                 if not factors[group].kronecker:
                     raise StructureError(no_kronecker([group]))
-                plan[group.names] = ((group,), kronecker_builder(group, factors[group], sharing, sua))
+                plan[group.names] = ((group,), KronBuilder(group, sharing, sua))
             elif kind is PMatDiag:
                 plan[group.names] = ((group,), DiagBuilder())
         dense = [group for group, kind in kinds.items() if kind in (PMatBlockDiag, PMatDense)]
@@ -97,7 +98,7 @@ class PMatMixed(BlockwisePMat):
 
     def prepare_spectra(self) -> None:
         """Kronecker factors side by side."""
-        decompose([block for block in self.blocks.values() if isinstance(block, KronBlock)])
+        prepare([block for block in self.blocks.values() if isinstance(block, KronBlock)])
 
 
 def _corrects(names: Names, options: dict[str, Any]) -> bool:
@@ -128,9 +129,7 @@ def class_of_blocks(blocks: dict[Names, Block]) -> type[BlockwisePMat]:
         DenseBlock: PMatBlockDiag,
         DiagBlock: PMatDiag,
         KronBlock: PMatKFAC,
-        SUABlock: PMatKFAC,
         EigenBlock: PMatEKFAC,
-        SUAEigenBlock: PMatEKFAC,
     }
     classes = {by_block.get(kind, PMatMixed) for kind in kinds}
     return classes.pop() if len(classes) == 1 else PMatMixed  # type: ignore[return-value]

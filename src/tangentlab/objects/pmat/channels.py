@@ -1,0 +1,194 @@
+"""The input side of a convolution whose pixels are taken as spatially uncorrelated (SUA, Grosse & Martens 2016).
+
+Patches have columns (channel, tap), and a last one for the homogeneous 1 if there is a bias. With the second moment of
+patches at T output positions replaced by what uncorrelated pixels would give,
+
+    plain:    A / T = Sigma (x) I_taps,  and 1 for the bias               Sigma = mean of x x^T over pixels x
+    centred:  A / T = Cov (x) I_taps + m m^T,  m = (mu (x) 1_taps; 1)     mu = mean of x, Cov = Sigma - mu mu^T
+
+both are block-diagonal after an orthogonal change of the taps: one block (`tail`) that taps share, and one (`head`) for the
+rest. Plain SUA leaves the taps alone, all share the tail, and the head is the bias alone; the centred one turns the taps so
+that the first is their mean, the only one that sees mu, and has it in the head, together with the bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from tangentlab.objects.pmat.basis import Basis
+from tangentlab.objects.pmat.side import DenseSide, Eigen, Pairs, Side, damped_inverse, stacked
+
+Kind = TypeVar("Kind", bound="_Channels")
+
+
+class _Channels:
+    """R blockdiag(tail, ..., tail, head) with R the rotation of the taps; what the side and its basis share.
+
+    tail: (groups, channels, channels). head: (groups, h, h) with h = bias, and the channels of the first tap if there is a
+    rotation (taps, taps).
+    """
+
+    def __init__(self, head: Tensor, tail: Tensor, taps: int, rotation: Tensor | None) -> None:
+        self.head, self.tail, self.taps, self.rotation = head, tail, taps, rotation
+        self.channels, self.alike = tail.shape[-1], taps - (rotation is not None)
+        self.size = self.alike * self.channels + head.shape[-1]
+
+    def _turned(self, rotation: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Columns (..., m, size) as channels of the taps that are alike, (..., m alike, channels), and the head's columns."""
+        weight = x[..., : self.channels * self.taps].unflatten(-1, (self.channels, self.taps))
+        modes = (weight if rotation is None else weight @ rotation).mT
+        first = [modes[..., 0, :]] if self.alike < self.taps else []
+        rest = modes[..., self.taps - self.alike :, :].flatten(-3, -2)
+        return rest, torch.cat([*first, x[..., self.channels * self.taps :]], -1)
+
+    def _columns(self, rotation: Tensor | None, rest: Tensor, head: Tensor) -> Tensor:
+        """The inverse."""
+        modes, own = rest.unflatten(-2, (-1, self.alike)), head.shape[-1]
+        if self.alike < self.taps:
+            own -= self.channels
+            modes = torch.cat([head[..., None, : self.channels], modes], -2)
+        weight = modes.mT if rotation is None else modes.mT @ rotation.mT
+        return torch.cat([weight.flatten(-2), head[..., head.shape[-1] - own :]], -1)
+
+    def _coordinates(self, rest: Tensor, head: Tensor) -> Tensor:
+        """Coordinates (..., m, size): those of the taps that are alike, one after the other, then the head's."""
+        return torch.cat([rest.unflatten(-2, (-1, self.alike)).flatten(-2), head], -1)
+
+    def _parts(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The inverse."""
+        count = self.alike * self.channels
+        return y[..., :count].unflatten(-1, (self.alike, -1)).flatten(-3, -2), y[..., count:]
+
+    def map(self: Kind, function: Callable[[Tensor], Tensor]) -> Kind:
+        """The same with other tensors."""
+        rotation = None if self.rotation is None else function(self.rotation)
+        return type(self)(function(self.head), function(self.tail), self.taps, rotation)
+
+    def tensors(self) -> list[Tensor]:
+        """Head, tail and rotation."""
+        return [self.head, self.tail, *([] if self.rotation is None else [self.rotation])]
+
+
+class ChannelBasis(_Channels, Basis):
+    """Orthonormal eigenvectors of a `ChannelSide`; every tap keeps coordinates of its own, though taps share a basis."""
+
+    def __init__(self, head: Tensor, tail: Tensor, taps: int, rotation: Tensor | None) -> None:
+        super().__init__(head, tail, taps, rotation)
+        self.kept, self.cost = self.size, self.channels
+
+    def into(self, x: Tensor) -> Tensor:
+        """x U."""
+        rest, head = self._turned(self.rotation, x)
+        return self._coordinates(rest @ self.tail, head @ self.head)
+
+    def out_of(self, y: Tensor) -> Tensor:
+        """y U^T."""
+        rest, head = self._parts(y)
+        return self._columns(self.rotation, rest @ self.tail.mT, head @ self.head.mT)
+
+    def squares_out_of(self, y: Tensor) -> Tensor:
+        """y (U^2)^T."""
+        rest, head = self._parts(y)
+        rotation = None if self.rotation is None else self.rotation.square()
+        return self._columns(rotation, rest @ self.tail.square().mT, head @ self.head.square().mT)
+
+    def transport(self, x: Tensor, old: ChannelBasis) -> Tensor:
+        """On channels, tap by tap."""
+        rest, head = self._parts(x)
+        squares = [(before.mT @ now).square() for before, now in ((old.tail, self.tail), (old.head, self.head))]
+        return self._coordinates(rest @ squares[0], head @ squares[1])
+
+
+class ChannelSide(_Channels, Side):
+    """The second moment A = R blockdiag(tail, ..., tail, head) R^T. Memory 2 channels^2 at most, whatever the kernel."""
+
+    @classmethod
+    def plain(cls, second: Tensor, taps: int, bias: bool, positions: float) -> ChannelSide:
+        """From T mean x x^T (groups, channels, channels) over pixels; T positions."""
+        return cls(second.new_full((len(second), int(bias), int(bias)), positions), second, taps, None)
+
+    @classmethod
+    def centred(cls, second: Tensor, mean: Tensor, taps: int, bias: bool, positions: float) -> ChannelSide:
+        """From mean x x^T (groups, channels, channels) and mean x (groups, channels) over pixels; T positions."""
+        tail = second - mean[:, :, None] * mean[:, None, :]
+        direction = nn.functional.pad(taps**0.5 * mean, (0, int(bias)), value=1.0)
+        head = nn.functional.pad(tail, (0, int(bias), 0, int(bias))) + direction[:, :, None] * direction[:, None, :]
+        return cls(positions * head, positions * tail, taps, _mean_first(taps, second))
+
+    def product(self, x: Tensor) -> Tensor:
+        """x A."""
+        rest, head = self._turned(self.rotation, x)
+        return self._columns(self.rotation, rest @ self.tail, head @ self.head)
+
+    def diagonal(self) -> Tensor:
+        """(groups, n)."""
+        tail, head = (matrix.diagonal(dim1=-2, dim2=-1)[:, None] for matrix in (self.tail, self.head))
+        rotation = None if self.rotation is None else self.rotation.square()
+        return self._columns(rotation, tail.expand(-1, self.alike, -1), head)[:, 0]
+
+    def squared_norms(self) -> Tensor:
+        """(groups)."""
+        tail, head = (matrix.square().sum((-1, -2)) for matrix in (self.tail, self.head))
+        return head + self.alike * tail
+
+    def matrices_to_decompose(self) -> list[Tensor]:
+        """The tails, and the heads if they are more than a number."""
+        return [*self.tail, *(self.head if self.rotation is not None else [])]
+
+    def eigen_of(self, pairs: Pairs) -> Eigen:
+        """Values in the order of the coordinates: those of the tail once per tap."""
+        groups = len(self.tail)
+        values, tail = stacked(pairs[:groups])
+        of_head, head = self.head.diagonal(dim1=-2, dim2=-1), torch.ones_like(self.head)
+        if self.rotation is not None:
+            of_head, head = stacked(pairs[groups:])
+        basis = ChannelBasis(head, tail, self.taps, self.rotation)
+        return torch.cat([values.repeat(1, self.alike), of_head], -1), basis
+
+    @staticmethod
+    def of_eigen(values: Tensor, basis: ChannelBasis) -> ChannelSide:
+        """Taps that are alike have values that are alike, but for rounding; the first ones count."""
+        parts = (basis.head, values[:, basis.alike * basis.channels :]), (basis.tail, values[:, : basis.channels])
+        head, tail = ((u * s[:, None, :]) @ u.mT for u, s in parts)
+        return ChannelSide(head, tail, basis.taps, basis.rotation)
+
+    def inverse(self, shift: Tensor) -> ChannelSide:
+        """Of tail and head."""
+        head, tail = (damped_inverse(matrices, shift) for matrices in (self.head, self.tail))
+        return ChannelSide(head, tail, self.taps, self.rotation)
+
+    def parts(self) -> tuple[ChannelSide, Side]:
+        """Without the last row and column of the head, and those alone."""
+        weight = ChannelSide(self.head[..., :-1, :-1], self.tail, self.taps, self.rotation)
+        return weight, DenseSide(self.head[..., -1:, -1:])
+
+    def scaled(self, factor: Any) -> ChannelSide:
+        """factor A."""
+        return ChannelSide(self.head * factor, self.tail * factor, self.taps, self.rotation)
+
+
+def _mean_first(taps: int, like: Tensor) -> Tensor:
+    """A symmetric orthogonal matrix (taps, taps) whose first column is 1 / sqrt(taps): a Householder reflection."""
+    target = torch.full((taps,), taps**-0.5, dtype=like.dtype, device=like.device)
+    eye = torch.eye(taps, dtype=like.dtype, device=like.device)
+    normal = eye[0] - target
+    length = normal.square().sum()
+    return eye if float(length) == 0 else eye - 2 * torch.outer(normal, normal) / length
+
+
+def pixel_columns(inputs: Tensor, groups: int) -> Tensor:
+    """Inputs (N, groups * channels, *spatial) as columns (groups, channels, N * pixels)."""
+    return inputs.flatten(2).unflatten(1, (groups, -1)).permute(1, 2, 0, 3).flatten(2)
+
+
+def interior(module: nn.modules.conv._ConvNd, padded: Tensor) -> Tensor:
+    """The input without its padding."""
+    pads = module._reversed_padding_repeated_twice
+    for axis, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
+        place = padded.ndim - 1 - axis
+        padded = padded.narrow(place, before, padded.shape[place] - before - after)
+    return padded
