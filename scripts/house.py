@@ -33,6 +33,7 @@ ORDER = (
     ("kernels", "optim", "data"),
     ("models", "testing"),
     ("alignment", "linearized"),
+    ("limits",),
     ("figures",),
     ("recorder", "bench"),
     ("experiments", "demo"),

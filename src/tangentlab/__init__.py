@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # `as` makes a name public, which strict checkers ask for
     from tangentlab import figures as figures
     from tangentlab import kernels as kernels
     from tangentlab import layers as layers
+    from tangentlab import limits as limits
     from tangentlab import linalg as linalg
     from tangentlab import linearized as linearized
     from tangentlab import metrics as metrics

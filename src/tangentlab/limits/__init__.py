@@ -1,0 +1,45 @@
+"""The limits of learning: cross-predictability, statistical queries, and networks that are computers.
+
+What gradient descent cannot learn (Abbe and Sandon 2019), measured: families of Boolean functions, how well their members
+predict each other, the bound that follows for noisy gradient descent, and networks that plain SGD turns into any learner.
+"""
+
+from typing import TYPE_CHECKING
+
+from tangentlab.lazy import imported_on_first_use
+
+if TYPE_CHECKING:
+    from tangentlab.limits.cube import Inputs as Inputs
+    from tangentlab.limits.cube import ProductInputs as ProductInputs
+    from tangentlab.limits.cube import SampledInputs as SampledInputs
+    from tangentlab.limits.cube import TableInputs as TableInputs
+    from tangentlab.limits.cube import UniformInputs as UniformInputs
+    from tangentlab.limits.cube import all_inputs as all_inputs
+    from tangentlab.limits.families import Halfspaces as Halfspaces
+    from tangentlab.limits.families import Juntas as Juntas
+    from tangentlab.limits.families import Majorities as Majorities
+    from tangentlab.limits.families import Monomials as Monomials
+    from tangentlab.limits.families import Parities as Parities
+    from tangentlab.limits.functions import CallableFamily as CallableFamily
+    from tangentlab.limits.functions import Family as Family
+    from tangentlab.limits.functions import Functions as Functions
+    from tangentlab.limits.functions import TableFamily as TableFamily
+    from tangentlab.limits.growth import Growth as Growth
+    from tangentlab.limits.growth import growth_of as growth_of
+    from tangentlab.limits.growth import predictability_growth as predictability_growth
+    from tangentlab.limits.predictability import CrossPredictability as CrossPredictability
+    from tangentlab.limits.predictability import correlations as correlations
+    from tangentlab.limits.predictability import cross_predictability as cross_predictability
+    from tangentlab.limits.predictability import data_free_accuracy as data_free_accuracy
+    from tangentlab.limits.predictability import estimate_cross_predictability as estimate_cross_predictability
+    from tangentlab.limits.predictability import label_spectrum as label_spectrum
+    from tangentlab.limits.predictability import sampled_predictability as sampled_predictability
+    from tangentlab.limits.predictability import table_correlations as table_correlations
+    from tangentlab.limits.tasks import Additions as Additions
+    from tangentlab.limits.tasks import Communities as Communities
+    from tangentlab.limits.tasks import DecisionTrees as DecisionTrees
+    from tangentlab.limits.tasks import DNFs as DNFs
+    from tangentlab.limits.walsh import walsh_coefficients as walsh_coefficients
+    from tangentlab.limits.walsh import weight_by_degree as weight_by_degree
+else:
+    __getattr__, __dir__, __all__ = imported_on_first_use(__name__)
