@@ -69,6 +69,7 @@ _NAMES = {
     "experiments.linearized": dict.fromkeys(
         ("DenseRegimes", "QuadraticRegimes", "SpuriousCelebA", "SpuriousCue", "SpuriousWaterbirds"), "experiments.lazy"
     ),
+    "bench.claims": {"Verdict": "bench.verdicts", "judge": "bench.verdicts"},
 }
 """Old home to names and their new homes."""
 _ROOT = "tangentlab."

@@ -163,7 +163,7 @@ def test_pages_and_published_results_on_a_failing_disk_are_errors_of_ours(tmp_pa
     summary.write_text("")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tangentlab.bench.publish.unfit", lambda summary: [])
-        with pytest.raises(DiskError, match="blocked/toy-claims cannot be written"):
+        with pytest.raises(DiskError, match="blocked cannot be written"):
             publish(folder.path, summary)
 
 

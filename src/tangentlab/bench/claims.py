@@ -1,8 +1,14 @@
-"""Claims: sentences of a paper turned into measured inequalities, and how they are judged.
+"""Claims: sentences turned into measured inequalities, who made them, and whose number it is that they have to meet.
 
-A claim is *held* when its inequality is true for the mean over seeds and for every single seed, *not held* when it is
-true for neither the mean nor any seed, and *mixed* between the two. It is *not tested* where the scale is too small for
-it or the run was cut short, and *missing* when the experiment never measured it: that is a fault of the experiment.
+A claim is the *paper's*, with the few words it comes from and the place where they stand, or *ours*. Its threshold is
+
+* the **paper**'s own number;
+* a **sign**, where the paper has words only ("increases", "earlier", "worse"): the neutral value (0 of a difference, 1 of a
+  ratio), which the confidence interval over the seeds has to leave on the claimed side; the size is reported, not demanded;
+* or **ours**, and is then called so wherever it is shown.
+
+A claim that was changed after its first result keeps what it was and why (`Change`). One that was given up stays in the table
+with the reason (``retired``).
 """
 
 from __future__ import annotations
@@ -10,12 +16,16 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from tangentlab.moved import moved_name
 
 Relation = Literal["<=", ">=", "<", ">"]
+Origin = Literal["paper", "ours"]
+Bound = Literal["paper", "sign", "ours"]
 _COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 
 
@@ -30,10 +40,47 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
+class Change:
+    """What a claim was until ``date`` (its rule or its quantity, in words) and why it was changed."""
+
+    date: str
+    was: str
+    why: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", self.date) or not self.was or not self.why:
+            raise ValueError(f"a line of history needs a date (2026-01-31), what was and why, not {self!r}")
+
+
+@dataclass(frozen=True)
+class Precondition:
+    """What must be true of a seed before it can tell anything about a claim: that a network fitted, learnt, did not diverge.
+
+    A seed in which ``measured`` does not stand in ``relation`` to ``threshold`` is left out, and the page says so.
+    """
+
+    id: str
+    measured: str
+    relation: Relation
+    threshold: float
+
+    def __post_init__(self) -> None:
+        _check_inequality(self)
+
+    def true_for(self, value: float) -> bool:
+        """Whether ``value`` satisfies the inequality; NaN never does."""
+        return bool(_COMPARE[self.relation](value, self.threshold))
+
+
+@dataclass(frozen=True)
 class Claim:
     """``measured`` (a number, one per seed) stands in ``relation`` to ``threshold``, or the ``sentence`` does not hold.
 
-    ``place`` says where the paper states it. ``scales`` are those at which the claim can be expected to show.
+    * ``place``: where the paper states or shows it; ``scales``: those at which it can be expected to show
+    * ``origin``: "paper" needs ``quote``, a few words as the paper has them; "ours" has none
+    * ``bound``: whose number the threshold is: the "paper"'s, a "sign" (judged by an interval), or "ours"
+    * ``requires``: what a seed must satisfy to be counted
+    * ``history``: what it was before, oldest first; ``retired``: why it is judged no longer
     """
 
     id: str
@@ -43,78 +90,54 @@ class Claim:
     threshold: float
     place: str
     scales: tuple[str, ...] = ("desk", "paper")
+    origin: Origin = "ours"
+    quote: str = ""
+    bound: Bound = "ours"
+    requires: tuple[Precondition, ...] = ()
+    history: tuple[Change, ...] = ()
+    retired: str = ""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.\-]*", self.id):
-            raise ValueError(f"claim id {self.id!r}: letters, digits, dots and dashes only")
-        if self.relation not in _COMPARE:
-            raise ValueError(f"claim {self.id}: relation {self.relation!r} is not one of {', '.join(_COMPARE)}")
-        if not math.isfinite(self.threshold):
-            raise ValueError(f"claim {self.id}: the threshold must be a finite number")
+        _check_inequality(self)
+        if self.origin not in get_args(Origin) or self.bound not in get_args(Bound):
+            raise ValueError(f"claim {self.id}: origin is 'paper' or 'ours', bound 'paper', 'sign' or 'ours'")
+        if (self.origin == "paper") != bool(self.quote):
+            raise ValueError(
+                f"claim {self.id}: a claim of the paper quotes its words, and one of ours has none to quote"
+            )
+        if self.bound == "paper" and self.origin == "ours":
+            raise ValueError(f"claim {self.id}: a claim of ours cannot have a number of the paper as its bound")
+        if self.bound == "sign" and self.relation not in ("<", ">"):
+            raise ValueError(f"claim {self.id}: a sign is above or below its neutral value, so the relation is < or >")
 
     def true_for(self, value: float) -> bool:
         """Whether ``value`` satisfies the inequality; NaN never does."""
         return bool(_COMPARE[self.relation](value, self.threshold))
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """A claim together with what was measured, one number per seed, and why it was not tested (if so)."""
-
-    claim: Claim
-    status: Status
-    values: Mapping[int, float]
-    reason: str = ""
-
-    @property
-    def mean(self) -> float | None:
-        """Mean over the seeds, None when nothing was measured."""
-        return sum(self.values.values()) / len(self.values) if self.values else None
-
-    @property
-    def spread(self) -> float | None:
-        """Standard deviation over the seeds (n - 1 in the denominator), None with fewer than two."""
-        mean = self.mean
-        if mean is None or len(self.values) < 2:
-            return None
-        return math.sqrt(sum((v - mean) ** 2 for v in self.values.values()) / (len(self.values) - 1))
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for ``claims.json``."""
-        return {
-            "id": self.claim.id,
-            "sentence": self.claim.sentence,
-            "place": self.claim.place,
-            "measured": self.claim.measured,
-            "relation": self.claim.relation,
-            "threshold": self.claim.threshold,
-            "status": self.status.value,
-            "mean": self.mean,
-            "spread": self.spread,
-            "values": {str(seed): value for seed, value in sorted(self.values.items())},
-            "reason": self.reason,
-        }
+    def rule(self) -> tuple[Any, ...]:
+        """What may not change without a line of history: quantity, inequality, and how it is judged."""
+        return self.measured, self.relation, float(self.threshold), self.bound == "sign"
 
 
-def judge(
-    claim: Claim, scale: str, values: Mapping[int, float], seeds: Sequence[int], *, reason: str = "", ended: bool = True
-) -> Verdict:
-    """The verdict on ``claim``, given the values that the seeds measured.
+def _check_inequality(one: Claim | Precondition) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.\-]*", one.id):
+        raise ValueError(f"claim id {one.id!r}: letters, digits, dots and dashes only")
+    if one.relation not in _COMPARE:
+        raise ValueError(f"claim {one.id}: relation {one.relation!r} is not one of {', '.join(_COMPARE)}")
+    if not math.isfinite(one.threshold):
+        raise ValueError(f"claim {one.id}: the threshold must be a finite number")
 
-    ``reason`` says why it cannot be tested in this run at all; ``ended`` is false while seeds are still missing, when a
-    value that is not there yet is no fault.
-    """
-    if not reason and scale not in claim.scales:
-        reason = f"needs the scale {' or '.join(claim.scales)}"
-    if reason:
-        return Verdict(claim, Status.NOT_TESTED, values, reason)
-    absent = [seed for seed in seeds if seed not in values]
-    if absent and not ended:
-        return Verdict(claim, Status.NOT_TESTED, values, "the run has not come to its end")
-    if absent:
-        which = "any seed" if len(absent) == len(seeds) else f"seed {', '.join(map(str, absent))}"
-        return Verdict(claim, Status.MISSING, values, f"never measured by {which}")
-    # true in every seed means true in the mean, and false in every seed false in it: a half-line is convex
-    answers = [claim.true_for(value) for value in values.values()]
-    status = Status.HELD if all(answers) else Status.MIXED if any(answers) else Status.NOT_HELD
-    return Verdict(claim, status, values)
+
+def preconditions(claims: Sequence[Claim]) -> dict[str, Precondition]:
+    """Every precondition of the claims, by its id; an error where two that differ have one id."""
+    found: dict[str, Precondition] = {}
+    for condition in (condition for claim in claims for condition in claim.requires):
+        if found.setdefault(condition.id, condition) != condition:
+            raise ValueError(f"claim precondition {condition.id}: two different ones have this id")
+    if clash := found.keys() & {claim.id for claim in claims}:
+        raise ValueError(f"claim ids are ids of preconditions, too: {', '.join(sorted(clash))}")
+    return found
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

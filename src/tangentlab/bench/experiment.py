@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from tangentlab.bench.claims import Claim
+from tangentlab.bench.claims import Claim, preconditions
 from tangentlab.bench.errors import SettingError
 from tangentlab.bench.settings import check_values, suggestion
 
@@ -57,6 +57,8 @@ class Experiment(ABC):
     * ``claims``: every sentence that the run has to judge
     * ``seeds``: number of seeds per scale (1 where not given); ``minutes``: expected run time per scale, all seeds
     * ``notes``: per scale, what is smaller than in the paper
+    * ``random``: false where nothing is drawn, so that one seed tells all
+    * ``dropped``: tables and arrays that neither claims nor figures need; a published result does not keep them
     """
 
     name: ClassVar[str]
@@ -69,6 +71,8 @@ class Experiment(ABC):
     seeds: ClassVar[Mapping[str, int]] = {}
     minutes: ClassVar[Mapping[str, float]] = {}
     notes: ClassVar[Mapping[str, str]] = {}
+    random: ClassVar[bool] = True
+    dropped: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def run(self, lab: Lab) -> None:
@@ -77,6 +81,13 @@ class Experiment(ABC):
     @abstractmethod
     def draw(self, results: Results) -> Iterable[Picture]:
         """The figures, from what all seeds logged; the first one becomes the thumbnail of the gallery."""
+
+    def measure(self, results: Results, seed: int) -> Mapping[str, float | str]:
+        """The numbers of claims and preconditions that follow from the log of one seed, or why there is none.
+
+        They count more than those of `Lab.measure`, and are computed again whenever a result is judged again.
+        """
+        return {}
 
     def cost(self) -> Cost:
         """Steps, time and memory of one seed with these parameters; override it when there is a loop."""
@@ -109,6 +120,7 @@ class Experiment(ABC):
         ids = [claim.id for claim in cls.claims]
         if doubled := {one for one in ids if ids.count(one) > 1}:
             raise TypeError(f"{cls.name}: claim ids appear twice: {', '.join(sorted(doubled))}")
+        preconditions(cls.claims)
         for mapping in (cls.scales, cls.seeds, cls.minutes, cls.notes):
             if unknown := set(mapping) - set(SCALES):
                 raise TypeError(f"{cls.name}: unknown scales {', '.join(sorted(unknown))}")

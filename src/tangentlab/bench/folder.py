@@ -85,6 +85,8 @@ class RunFolder:
     claims_file = property(lambda self: self.path / "claims.json")
     report_file = property(lambda self: self.path / "report.html")
     figures = property(lambda self: self.path / "figures")
+    kept_file = property(lambda self: self.path / "metrics.jsonl.xz")
+    published = property(lambda self: self.kept_file.exists() and not self.metrics_file.exists())
 
     @classmethod
     def create(cls, parent: Path, config: Config) -> RunFolder:

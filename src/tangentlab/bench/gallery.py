@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tangentlab.bench.page import count_statuses, render_report
+from tangentlab.bench.page import count_by_origin, render_report
 from tangentlab.bench.summary import read_summary
 from tangentlab.figures.format import chapter_order
 from tangentlab.figures.pages import environment, figures_of
@@ -27,7 +27,8 @@ def write_gallery(folders: Iterable[Path], target: Path) -> int:
     for position, card in enumerate(cards):
         figures = figures_of(card["folder"], f"card-{position}")
         card["thumbnail"] = figures[0]["svg"] if figures else None
-    page = environment().get_template("gallery.html.j2").render(cards=cards, chapters=chapters, totals=_totals(cards))
+    totals = count_by_origin(card["run"] for card in cards)
+    page = environment().get_template("gallery.html.j2").render(cards=cards, chapters=chapters, totals=totals)
     write_atomically(target, page)
     return len(cards)
 
@@ -56,7 +57,7 @@ def _card(folder: Path, summary: dict[str, Any], target: Path) -> dict[str, Any]
         "chapter": summary["chapter"],
         "link": Path(os.path.relpath(report, target.parent)).as_posix(),
         "question": asked(summary["question"]),
-        "counts": count_statuses(summary),
+        "counts": count_by_origin([summary]),
     }
 
 
@@ -64,8 +65,3 @@ def asked(question: str) -> str:
     """The sentence that asks, or the first one when none does."""
     sentences = re.split(r"(?<=[.?!])\s+", " ".join(question.split()))
     return next((sentence for sentence in sentences if sentence.endswith("?")), sentences[0])
-
-
-def _totals(cards: list[dict[str, Any]]) -> list[tuple[str, int]]:
-    everything = {"claims": [claim for card in cards for claim in card["run"]["claims"]]}
-    return count_statuses(everything)

@@ -13,6 +13,7 @@ import torch
 
 from tangentlab.bench import seeds
 from tangentlab.bench.checkpoints import CheckpointStore
+from tangentlab.bench.claims import preconditions
 from tangentlab.bench.errors import RunStopped
 from tangentlab.bench.experiment import Experiment
 from tangentlab.bench.folder import RunFolder
@@ -27,6 +28,7 @@ Event = dict[str, Any]
 Item = TypeVar("Item")
 
 CLAIM_TABLE, SKIP_TABLE, DATA_TABLE, END_TABLE = "claim", "not-tested", "data", "end"
+BENCH_TABLES = (CLAIM_TABLE, SKIP_TABLE, DATA_TABLE, END_TABLE)
 EVENT_SECONDS = 0.1
 
 
@@ -50,7 +52,7 @@ class Lab:
         self.seed, self.max_steps = seed, max_steps
         self.steps = 0
         self._experiment, self._folder, self._report, self._stopping = experiment, folder, report, stopping
-        self._claim_ids = {claim.id for claim in experiment.claims}
+        self._claim_ids = {claim.id for claim in experiment.claims} | preconditions(experiment.claims).keys()
         self._writer = RowWriter(folder.metrics_file, seed, count_rows(read_rows(folder.metrics_file), seed))
         self._store = CheckpointStore(folder.seed_folder(seed) / "checkpoints")
         self._started, self._seconds_before = time.monotonic(), 0.0
@@ -71,17 +73,17 @@ class Lab:
 
     def log(self, table: str, **values: Any) -> None:
         """Append one row to ``table`` of ``metrics.jsonl``; it is on its way to the disk when this returns."""
-        if table in (CLAIM_TABLE, SKIP_TABLE, DATA_TABLE, END_TABLE):
+        if table in BENCH_TABLES:
             raise ValueError(f"the table '{table}' belongs to the bench")
         self._writer.append(table, values)
 
     def measure(self, claim: str, value: float) -> None:
-        """Record the number that decides ``claim`` for this seed."""
+        """Record the number that decides ``claim``, or a precondition of claims, for this seed."""
         self._check_claim(claim)
         self._writer.append(CLAIM_TABLE, {"id": claim, "value": float(value)})
 
     def not_tested(self, claim: str, reason: str) -> None:
-        """Say why ``claim`` cannot be decided in this run."""
+        """Say why ``claim`` cannot be decided by this seed; the others still decide it."""
         self._check_claim(claim)
         self._writer.append(SKIP_TABLE, {"id": claim, "reason": reason})
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tangentlab.bench.summary import read_summary
-from tangentlab.figures.format import STATUSES, duration, plain_text
+from tangentlab.figures.format import ORIGINS, STATUSES, duration, plain_text
 from tangentlab.figures.pages import environment, figures_of
 from tangentlab.files import write_atomically
 
@@ -33,7 +34,7 @@ def render_report(folder: Path) -> str:
         .get_template("report.html.j2")
         .render(
             run=summary,
-            counts=count_statuses(summary),
+            counts=count_by_origin([summary]),
             facts=facts(summary),
             figures=figures_of(folder, "figure"),
             parameters=parameter_rows(summary),
@@ -55,10 +56,15 @@ def facts(summary: dict[str, Any]) -> list[str]:
     return [*found, str(summary["provenance"].get("started", ""))[:10]]
 
 
-def count_statuses(summary: dict[str, Any]) -> list[tuple[str, int]]:
-    """``(status, how many)`` of the claims, in the order held, mixed, not held, not tested, missing."""
-    counts = Counter(claim["status"] for claim in summary["claims"])
-    return [(status, counts[status]) for status in STATUSES if counts[status]]
+def count_by_origin(summaries: Iterable[dict[str, Any]]) -> list[tuple[str, list[tuple[str, int]]]]:
+    """``(origin, [(status, how many)])``: the claims of the paper and those of ours, each in the order of the statuses."""
+    claims = [claim for summary in summaries for claim in summary["claims"]]
+    counts = Counter((claim["origin"], claim["status"]) for claim in claims)
+    found = [
+        (origin, [(status, counts[origin, status]) for status in STATUSES if counts[origin, status]])
+        for origin in ORIGINS
+    ]
+    return [(origin, numbers) for origin, numbers in found if numbers]
 
 
 def parameter_rows(summary: dict[str, Any]) -> list[tuple[str, str, str | None]]:
@@ -81,5 +87,7 @@ def commands(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary["max_steps"] is not None:
         words += ["--max-steps", str(summary["max_steps"])]
     found = [("run it again", " ".join(words)), ("repeat it and compare every number", "tangentlab replay config.yaml")]
+    if summary["metrics"] == "kept":
+        found.append(("judge and draw it again from its metrics", "tangentlab judge ."))
     commit = str(summary["provenance"].get("commit", "unknown")).removesuffix("+changes")
     return found if commit == "unknown" else [("the same version", f"git checkout {commit}"), *found]

@@ -1,7 +1,7 @@
 """Committing desk results: ``python -m tangentlab.bench.publish RUN ...`` copies what belongs into the repository.
 
-Claims, figures and config of complete desk runs go to ``results/desk/<experiment>/``; then ``docs/claims.md`` is made
-again from everything that lies there.
+Claims, figures, config and compressed metrics of complete desk runs go to ``results/desk/<experiment>/``; then
+``docs/claims.md`` is made again from everything that lies there.
 """
 
 from __future__ import annotations
@@ -9,17 +9,22 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from tangentlab.bench.claims_page import PAGE, RESULTS, write_claims_page
+from tangentlab.bench.folder import RunFolder
+from tangentlab.bench.judging import judge_again
+from tangentlab.bench.kept import keep
 from tangentlab.bench.summary import read_summary
+from tangentlab.bench.trend import FOLDER as TRENDS
 from tangentlab.errors import InputError, TangentlabError
-from tangentlab.files import disk_errors
+from tangentlab.files import disk_errors, make_folder
 
 
 def publish(run: Path, results: Path = RESULTS) -> Path:
-    """Copy a run's claims, config and SVG figures to ``results``; an error when it is not fit to be shown."""
+    """Copy a run's claims, config, SVG figures and metrics to ``results``; an error when it is not fit to be shown."""
     summary = read_summary(run)
     if summary is None:
         raise InputError(f"{run} holds no claims.json; is it a run's folder?")
@@ -27,14 +32,29 @@ def publish(run: Path, results: Path = RESULTS) -> Path:
         raise InputError(f"{run} cannot be published: {'; '.join(faults)}")
     target = results / summary["experiment"]
     with disk_errors(target):
-        if target.exists():
-            shutil.rmtree(target)
-        (target / "figures").mkdir(parents=True)
-        for name in ("claims.json", "config.yaml", "figures/index.json"):
-            shutil.copyfile(run / name, target / name)
-        for figure in sorted((run / "figures").glob("*.svg")):
-            shutil.copyfile(figure, target / "figures" / figure.name)
+        made = Path(tempfile.mkdtemp(prefix=".", dir=make_folder(results)))
+        try:
+            _fill(made, run)
+            if (target / TRENDS).exists():
+                shutil.copytree(target / TRENDS, made / TRENDS)
+            if changes := judge_again(RunFolder(made)).changes:
+                raise InputError(f"{run} is not judged alike by what would be kept of it: {'; '.join(changes)}")
+            shutil.rmtree(target, ignore_errors=True)
+            made.chmod(0o755)
+            made.rename(target)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
     return target
+
+
+def _fill(target: Path, run: Path) -> None:
+    folder = RunFolder.open(run)
+    keep(folder, target, folder.config().build().dropped)
+    (target / "figures").mkdir()
+    for name in ("claims.json", "config.yaml", "figures/index.json"):
+        shutil.copyfile(run / name, target / name)
+    for figure in sorted((run / "figures").glob("*.svg")):
+        shutil.copyfile(figure, target / "figures" / figure.name)
 
 
 def unfit(summary: dict[str, Any]) -> list[str]:

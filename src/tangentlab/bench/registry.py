@@ -11,6 +11,7 @@ import json
 import os
 import pkgutil
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -19,7 +20,9 @@ from typing import TypeVar, dataclass_transform
 
 from tangentlab.bench.errors import SettingError
 from tangentlab.bench.experiment import Chapter, Experiment
+from tangentlab.bench.history import refuse_silent_changes
 from tangentlab.bench.settings import suggestion
+from tangentlab.figures.format import ORIGINS
 from tangentlab.files import write_atomically
 
 ENVIRONMENT = "TANGENTLAB_EXPERIMENTS"
@@ -37,13 +40,14 @@ class Entry:
     title: str
     chapter: str
     place: str
-    claims: int
+    claims: dict[str, int]
     minutes: dict[str, float]
 
     @classmethod
     def of(cls, kind: type[Experiment]) -> Entry:
         """The entry of an experiment."""
-        numbers = len(kind.claims), dict(kind.minutes)
+        origins: Counter[str] = Counter(claim.origin for claim in kind.claims if not claim.retired)
+        numbers = {origin: origins[origin] for origin in ORIGINS}, dict(kind.minutes)
         return cls(kind.name, kind.__module__, kind.title, kind.chapter.value, kind.place, *numbers)
 
 
@@ -52,6 +56,8 @@ def experiment(kind: type[Kind]) -> type[Kind]:
     """Class decorator: makes the class a frozen dataclass of its parameters, checks its description, registers it."""
     made = dataclass(frozen=True)(kind)
     made.validate()
+    if made.__module__.startswith(f"{PACKAGE}."):
+        refuse_silent_changes(made.name, made.claims)
     other = _KNOWN.get(made.name)
     if other is not None and (other.__module__, other.__qualname__) != (made.__module__, made.__qualname__):
         raise TypeError(f"two experiments are called '{made.name}': {other.__module__} and {made.__module__}")

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tangentlab.bench.claims import Claim, Verdict, judge
+from tangentlab.bench.claims import preconditions
 from tangentlab.bench.errors import RunError
 from tangentlab.bench.experiment import Experiment
 from tangentlab.bench.folder import Config, RunFolder
+from tangentlab.bench.kept import Kept
 from tangentlab.bench.lab import CLAIM_TABLE, DATA_TABLE, END_TABLE, SKIP_TABLE
 from tangentlab.bench.rows import Row, read_rows
+from tangentlab.bench.verdicts import Measured, Verdict
 from tangentlab.errors import DataFileError
 from tangentlab.figures.curves import Curves
 from tangentlab.files import read_sealed
@@ -56,7 +58,8 @@ class Results:
     def __init__(self, folder: RunFolder) -> None:
         self.folder, self.config = folder, folder.config()
         self.experiment: Experiment = self.config.build()
-        self._rows = read_rows(folder.metrics_file)
+        self._kept = None if folder.metrics_file.exists() else Kept.of(folder.path)
+        self._rows = read_rows(folder.metrics_file) if self._kept is None else self._kept.rows
 
     @property
     def scale(self) -> str:
@@ -99,7 +102,10 @@ class Results:
 
     def array(self, name: str, seed: int | None = None) -> Array:
         """An array that a seed (the first one by default) saved."""
-        path = self.folder.array_file(self.seeds[0] if seed is None else seed, name)
+        seed = self.seeds[0] if seed is None else seed
+        if self._kept is not None and f"{seed}/{name}" in self._kept.arrays:
+            return self._kept.arrays[f"{seed}/{name}"]
+        path = self.folder.array_file(seed, name)
         if not path.exists():
             raise RunError(f"no array '{name}' was saved by this seed: {path.name} is not there")
         try:
@@ -110,15 +116,25 @@ class Results:
 
     def has_arrays(self, name: str) -> bool:
         """Whether every seed saved the array: a run that was cut short may not have come to it."""
-        return all(self.folder.array_file(seed, name).exists() for seed in self.seeds)
+        kept = self._kept.arrays if self._kept is not None else {}
+        return all(f"{seed}/{name}" in kept or self.folder.array_file(seed, name).exists() for seed in self.seeds)
 
     def arrays(self, name: str) -> Array:
         """An array of all seeds, stacked along a new first axis."""
         return np.stack([self.array(name, seed) for seed in self.seeds])
 
     def verdicts(self) -> list[Verdict]:
-        """The verdict on every claim of the experiment."""
-        return [self._verdict(claim) for claim in self.experiment.claims]
+        """The verdict on every claim of the experiment that is not retired."""
+        measured = self._measured()
+        reason = _untestable(self.config, self.stand_ins())
+        claims = [claim for claim in self.experiment.claims if not claim.retired]
+        options = {"reason": reason, "ended": self.complete, "random": self.experiment.random}
+        return [measured.verdict(claim, self.scale, self.config.seeds, **options) for claim in claims]
+
+    def conditions(self) -> dict[str, dict[int, float]]:
+        """What was measured of every precondition, by seed."""
+        measured = self._measured()
+        return {one: dict(measured.values.get(one, {})) for one in preconditions(self.experiment.claims)}
 
     def seconds(self) -> list[float]:
         """The run time of every seed that came to its end."""
@@ -141,11 +157,17 @@ class Results:
         )
         return list(dict.fromkeys(texts))
 
-    def _verdict(self, claim: Claim) -> Verdict:
-        values = {row["seed"]: float(row["value"]) for row in self.table(CLAIM_TABLE, id=claim.id).rows}
-        said = [row["reason"] for row in self.table(SKIP_TABLE, id=claim.id).rows]
-        reason = said[0] if said else _untestable(self.config, self.stand_ins())
-        return judge(claim, self.scale, values, self.config.seeds, reason=reason, ended=self.complete)
+    def _measured(self) -> Measured:
+        """What the seeds measured while they ran, and what follows from their logs now (it counts where there are both)."""
+        found = Measured()
+        for row in self.table(CLAIM_TABLE).rows:
+            found.add(row["id"], row["seed"], float(row["value"]))
+        for row in self.table(SKIP_TABLE).rows:
+            found.add(row["id"], row["seed"], row["reason"])
+        for seed in self.ended:
+            for name, value in self.experiment.measure(self, seed).items():
+                found.add(name, seed, value)
+        return found
 
 
 def _untestable(config: Config, stand_ins: Sequence[str]) -> str:

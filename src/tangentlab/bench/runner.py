@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tangentlab.bench.claims import Status, Verdict
+from tangentlab.bench.claims import Status
 from tangentlab.bench.crew import Crew
 from tangentlab.bench.errors import RunError
 from tangentlab.bench.experiment import Experiment
@@ -18,6 +18,7 @@ from tangentlab.bench.lab import Event
 from tangentlab.bench.provenance import provenance
 from tangentlab.bench.results import Results
 from tangentlab.bench.rows import repair
+from tangentlab.bench.verdicts import Verdict
 from tangentlab.bench.worker import run_seed
 from tangentlab.errors import DiskError, TangentlabError
 
@@ -112,7 +113,7 @@ def finish(folder: RunFolder, failures: dict[int, str] | None = None) -> list[Ve
     results = Results(folder)
     problem = ""
     try:
-        save_pictures(folder.figures, lambda: results.experiment.draw(results))
+        save_pictures(folder.figures, lambda: results.experiment.draw(results), png=not folder.published)
     except DiskError:
         raise
     except Exception as error:
@@ -121,12 +122,15 @@ def finish(folder: RunFolder, failures: dict[int, str] | None = None) -> list[Ve
         problem = "figures need the rest of the run"
     verdicts = results.verdicts()
     write_summary(results, verdicts, sorted(failures or {}), problem)
-    write_report(folder)
+    if not folder.published:
+        write_report(folder)
     return verdicts
 
 
 def redraw(folder: RunFolder) -> list[Verdict]:
     """Judge, draw and report again what the folder holds; an error where the metrics are not there to do it from."""
+    if folder.published:
+        return finish(folder)
     if not folder.metrics_file.exists():
         raise RunError(f"{folder.path} holds no metrics.jsonl to draw from: it is a result without its numbers")
     with folder.lock():

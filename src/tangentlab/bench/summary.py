@@ -11,8 +11,45 @@ from tangentlab.files import write_atomically
 from tangentlab.plain import plain
 
 if TYPE_CHECKING:
-    from tangentlab.bench.claims import Verdict
+    from tangentlab.bench.experiment import Experiment
     from tangentlab.bench.results import Results
+    from tangentlab.bench.verdicts import Verdict
+
+_CLAIM_OF_EARLIER_VERSIONS: dict[str, Any] = {
+    "origin": "ours",
+    "quote": "",
+    "bound": "ours",
+    "interval": None,
+    "left_out": {},
+    "requires": [],
+    "history": [],
+}
+
+
+def description(experiment: Experiment, scale: str) -> dict[str, Any]:
+    """What the experiment says of itself."""
+    return {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "chapter": experiment.chapter.value,
+        "place": experiment.place,
+        "question": experiment.question,
+        "scale": scale,
+        "note": experiment.notes.get(scale, ""),
+    }
+
+
+def outcome(experiment: Experiment, verdicts: Sequence[Verdict], conditions: dict[str, Any]) -> dict[str, Any]:
+    """What was found: verdicts, what was measured of the preconditions, and the claims that were given up."""
+    return {
+        "claims": [verdict.to_json() for verdict in verdicts],
+        "conditions": conditions,
+        "retired": [
+            {"id": claim.id, "origin": claim.origin, "sentence": claim.sentence, "why": claim.retired}
+            for claim in experiment.claims
+            if claim.retired
+        ],
+    }
 
 
 def write_summary(results: Results, verdicts: Sequence[Verdict], failed: Sequence[int], problem: str) -> None:
@@ -20,13 +57,7 @@ def write_summary(results: Results, verdicts: Sequence[Verdict], failed: Sequenc
     experiment, config = results.experiment, results.config
     seconds = results.seconds()
     content = {
-        "experiment": experiment.name,
-        "title": experiment.title,
-        "chapter": experiment.chapter.value,
-        "place": experiment.place,
-        "question": experiment.question,
-        "scale": config.scale,
-        "note": experiment.notes.get(config.scale, ""),
+        **description(experiment, config.scale),
         "status": "failed" if failed else ("complete" if results.complete else "partial"),
         "problem": problem,
         "seeds": list(config.seeds),
@@ -40,9 +71,15 @@ def write_summary(results: Results, verdicts: Sequence[Verdict], failed: Sequenc
         "parameters": experiment.parameters(),
         "changed": experiment.changed_from(config.scale),
         "provenance": config.provenance,
-        "claims": [verdict.to_json() for verdict in verdicts],
+        "metrics": "kept",
+        **outcome(experiment, verdicts, results.conditions()),
     }
-    write_atomically(results.folder.claims_file, json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n")
+    dump_summary(results.folder.path, content)
+
+
+def dump_summary(folder: Path, content: dict[str, Any]) -> None:
+    """Write ``claims.json``."""
+    write_atomically(folder / "claims.json", json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n")
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
@@ -51,4 +88,8 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
         content = json.loads((folder / "claims.json").read_text(encoding="utf-8"))
     except (OSError, RecursionError, ValueError):
         return None
-    return content if isinstance(content, dict) and "experiment" in content else None
+    if not isinstance(content, dict) or "experiment" not in content:
+        return None
+    content = {"metrics": "not kept", "conditions": {}, "retired": [], **content}
+    content["claims"] = [{**_CLAIM_OF_EARLIER_VERSIONS, **claim} for claim in content.get("claims", [])]
+    return content

@@ -11,13 +11,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from tangentlab.bench.experiment import SCALES
-from tangentlab.figures.format import SIGNS, about, number, plain_text, relation
+from tangentlab.bench.page import count_by_origin
+from tangentlab.figures.format import ORIGINS, OWNERS, SIGNS, about, bound, bound_owner, measured, plain_text
 from tangentlab.plain import plain
 
 if TYPE_CHECKING:
     from tangentlab.bench.compare import Comparison
     from tangentlab.bench.experiment import Experiment
     from tangentlab.bench.folder import Config, RunFolder
+    from tangentlab.bench.judging import Judged
     from tangentlab.bench.registry import Entry
     from tangentlab.bench.runner import Outcome
 
@@ -43,17 +45,18 @@ def show_experiments(entries: Sequence[Entry]) -> None:
         table = Table(box=None, pad_edge=False, header_style="bright_black", expand=True)
         table.add_column("  experiment", min_width=width, no_wrap=True)
         table.add_column("what it shows", ratio=1)
-        for header in ("claims", *SCALES):
+        for header in ("paper's", "ours", *SCALES):
             table.add_column(header, justify="right", min_width=6, no_wrap=True)
         for entry in entries:
             if entry.chapter == chapter:
                 times = [about(60 * entry.minutes[scale]) if scale in entry.minutes else "–" for scale in SCALES]
                 what = f"{escape(entry.title)} [bright_black]({escape(entry.place)})[/]"
-                table.add_row(f"  {entry.name}", what, str(entry.claims), *times)
+                claims = [str(entry.claims[origin] or "–") for origin in ORIGINS]
+                table.add_row(f"  {entry.name}", what, *claims, *times)
         console.print(table)
     console.print(
         "\n[bold]tangentlab run NAME[/] runs one, [bold]tangentlab list NAME[/] tells its question, claims and settings; "
-        "times are for two cores, all seeds"
+        "claims are counted by who makes them, the paper or we; times are for two cores, all seeds"
     )
 
 
@@ -63,11 +66,13 @@ def show_experiment(kind: type[Experiment]) -> None:
     console.print(f"[bold]{escape(kind.name)}[/]: {escape(kind.title)} [bright_black]({escape(kind.place)})[/]\n")
     console.print(escape(kind.question) + "\n")
     claims = Table(box=None, pad_edge=False, header_style="bright_black")
-    for header in ("claim", "measured", "holds if", "tested at"):
-        claims.add_column(header, no_wrap=header in ("holds if", "tested at"))
+    for header in ("claim", "by", "measured", "holds if", "tested at"):
+        claims.add_column(header, no_wrap=header in ("by", "tested at"))
     for claim in kind.claims:
-        bound = f"{relation(claim.relation)} {number(claim.threshold)}"
-        claims.add_row(escape(claim.sentence), escape(claim.measured), bound, ", ".join(claim.scales))
+        if not claim.retired:
+            rule = f"{bound(claim.__dict__)} [bright_black]({bound_owner(claim.__dict__)})[/]"
+            who = {"paper": "paper", "ours": "us"}[claim.origin]
+            claims.add_row(escape(claim.sentence), who, escape(claim.measured), rule, ", ".join(claim.scales))
     console.print(claims)
     settings = Table(box=None, pad_edge=False, header_style="bright_black")
     for header in ("setting", *SCALES):
@@ -150,10 +155,12 @@ def show_run(folder: RunFolder) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in ("verdict", "claim", "measured", "holds if"):
         table.add_column(header, no_wrap=header in ("verdict", "holds if"))
-    for claim in summary["claims"]:
-        table.add_row(*_claim_row(claim))
+    for origin in ORIGINS:
+        for claim in (claim for claim in summary["claims"] if claim["origin"] == origin):
+            table.add_row(*_claim_row(claim))
     if any(claim["values"] for claim in summary["claims"]) or summary["status"] == "complete":
         console.print(table)
+    _show_tally([summary])
     reasons = Counter((claim["status"], claim["reason"]) for claim in summary["claims"] if claim["reason"])
     for (status, reason), count in reasons.items():
         console.print(f"{count} {status}: {escape(reason)}", style="bright_black", soft_wrap=True)
@@ -168,10 +175,29 @@ def show_run(folder: RunFolder) -> None:
 def _claim_row(claim: dict[str, Any]) -> tuple[str, str, str, str]:
     status = claim["status"]
     verdict = f"[{COLORS[status]}]{SIGNS[status]} {status}[/]"
-    measured = number(claim["mean"])
-    if claim["spread"] is not None:
-        measured += f" ± {number(claim['spread'], 2)}"
-    return verdict, escape(claim["sentence"]), measured, f"{relation(claim['relation'])} {number(claim['threshold'])}"
+    sentence = escape(claim["sentence"]) + ("" if claim["origin"] == "paper" else " [bright_black](ours)[/]")
+    sign = " [bright_black](sign)[/]" if claim["bound"] == "sign" else ""
+    return verdict, sentence, measured(claim), f"{bound(claim)}{sign}"
+
+
+def _show_tally(summaries: Sequence[dict[str, Any]]) -> None:
+    """How the claims fared, those of the paper and those of ours apart."""
+    for origin, numbers in count_by_origin(summaries):
+        counts = ", ".join(f"[{COLORS[status]}]{count} {status}[/]" for status, count in numbers)
+        Console().print(f"claims {OWNERS[origin]}: {counts}", soft_wrap=True)
+
+
+def show_judged(judged: Sequence[Judged]) -> None:
+    """What changed when results were judged again, and how all their claims fare."""
+    from tangentlab.bench.summary import read_summary
+
+    console = Console()
+    for one in judged:
+        kept = "" if one.kept else " [bright_black](metrics not kept: judged by the numbers in claims.json)[/]"
+        console.print(f"[bold]{escape(str(one.folder))}[/]{kept}", soft_wrap=True)
+        for change in one.changes or ["nothing has changed"]:
+            console.print(f"  {escape(change)}", soft_wrap=True)
+    _show_tally([summary for one in judged if (summary := read_summary(one.folder)) is not None])
 
 
 def show_comparison(comparison: Comparison) -> None:

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from tangentlab.bench.callbacks import Every as Every
     from tangentlab.bench.callbacks import OnProgress as OnProgress
     from tangentlab.bench.callbacks import geometric_steps as geometric_steps
+    from tangentlab.bench.claims import Change as Change
     from tangentlab.bench.claims import Claim as Claim
+    from tangentlab.bench.claims import Precondition as Precondition
     from tangentlab.bench.claims import Status as Status
-    from tangentlab.bench.claims import Verdict as Verdict
     from tangentlab.bench.experiment import Chapter as Chapter
     from tangentlab.bench.experiment import Cost as Cost
     from tangentlab.bench.experiment import Experiment as Experiment
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
     from tangentlab.bench.registry import find as find
     from tangentlab.bench.results import Results as Results
     from tangentlab.bench.results import Table as Table
+    from tangentlab.bench.tables import read_claims as read_claims
     from tangentlab.bench.training import Training as Training
     from tangentlab.bench.training import train as train
+    from tangentlab.bench.verdicts import Verdict as Verdict
     from tangentlab.figures.curves import Curves as Curves
     from tangentlab.figures.picture import Picture as Picture
 else:

@@ -4,16 +4,52 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 STATUSES = ("held", "mixed", "not held", "not tested", "missing")
 SIGNS = {"held": "✓", "mixed": "≈", "not held": "✕", "not tested": "–", "missing": "!"}
+ORIGINS = ("paper", "ours")
+OWNERS = {"paper": "of the paper", "ours": "of ours"}
 _RELATIONS = {"<=": "≤", ">=": "≥", "<": "<", ">": ">"}
 
 
 def relation(sign: str) -> str:
     """The mathematical sign of a relation."""
     return _RELATIONS[sign]
+
+
+def bound(claim: Mapping[str, Any]) -> str:
+    """The inequality of a claim as its page has it: ``≥ 100``; the number's owner stands in `bound_owner`."""
+    return f"{relation(claim['relation'])} {number(claim['threshold'])}"
+
+
+def bound_owner(claim: Mapping[str, Any]) -> str:
+    """Whose number a claim has to meet."""
+    return {"paper": "the paper's number", "sign": "sign, by 95 % interval", "ours": "our number"}[claim["bound"]]
+
+
+def measured(claim: Mapping[str, Any]) -> str:
+    """Mean and spread of a claim, and its interval where it is judged by one."""
+    text = number(claim["mean"])
+    if claim["spread"] is not None:
+        text += f" ± {number(claim['spread'], 2)}"
+    return text
+
+
+def interval(claim: Mapping[str, Any]) -> str:
+    """``0.2 to 0.7``, nothing where there is none."""
+    return " to ".join(number(end, 3) for end in claim["interval"]) if claim["interval"] else ""
+
+
+def left_out(claim: Mapping[str, Any]) -> str:
+    """The seeds that could not tell, with the reasons; nothing where the claim's own reason says it."""
+    if not claim["left_out"] or claim["status"] == "not tested":
+        return ""
+    reasons: dict[str, list[str]] = {}
+    for seed, why in claim["left_out"].items():
+        reasons.setdefault(why, []).append(seed)
+    return "; ".join(f"without seed {', '.join(seeds)}: {why}" for why, seeds in reasons.items())
 
 
 def number(value: Any, digits: int = 4) -> str:

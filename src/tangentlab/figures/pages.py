@@ -9,7 +9,19 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tangentlab.figures.format import SIGNS, STATUSES, duration, number, relation
+from tangentlab.figures.format import (
+    OWNERS,
+    SIGNS,
+    STATUSES,
+    bound,
+    bound_owner,
+    duration,
+    interval,
+    left_out,
+    measured,
+    number,
+    relation,
+)
 from tangentlab.figures.pictures import read_pictures
 from tangentlab.figures.svg import inline
 
@@ -26,18 +38,20 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(number=number, duration=duration, relation=relation, slug=lambda text: text.replace(" ", "-"))
-    made.globals.update(signs=SIGNS, statuses=STATUSES)
+    made.filters.update(bound=bound, bound_owner=bound_owner, measured=measured, interval=interval, left_out=left_out)
+    made.globals.update(signs=SIGNS, statuses=STATUSES, owners=OWNERS)
     return made
 
 
 def figures_of(folder: Path, prefix: str) -> list[dict[str, Any]]:
-    """Captions and page-ready SVG of a run's figures.
+    """Captions and page-ready SVG of a run's figures, and of its trends after them.
 
     ``width`` in pixels gives all figures the same size of text; below ``least`` they would be unreadable, and scroll
     sideways instead.
     """
     found = []
-    for position, picture in enumerate(read_pictures(folder / "figures")):
+    pictures = [*read_pictures(folder / "figures"), *read_pictures(folder / "trends")]
+    for position, picture in enumerate(pictures):
         points = _width(picture["svg"])
         found.append(
             {

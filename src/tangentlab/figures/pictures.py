@@ -19,8 +19,8 @@ class StyleWarning(UserWarning):
     """A figure does not follow the house style."""
 
 
-def save_pictures(folder: Path, draw: Callable[[], Iterable[Picture]]) -> list[Picture]:
-    """Write every figure of ``draw`` into ``folder``; faults of style are warnings.
+def save_pictures(folder: Path, draw: Callable[[], Iterable[Picture]], png: bool = True) -> list[Picture]:
+    """Write every figure of ``draw`` into ``folder`` as SVG and ``png``; faults of style are warnings.
 
     Pictures of an earlier drawing that are not drawn again go away; nothing else in the folder is touched.
     """
@@ -31,14 +31,15 @@ def save_pictures(folder: Path, draw: Callable[[], Iterable[Picture]]) -> list[P
     earlier = _names_in(folder)
     with house_style():
         pictures = list(draw())
-        contents = [(picture, to_svg(picture.figure), to_png(picture.figure)) for picture in pictures]
+        contents = [(picture, to_svg(picture.figure), to_png(picture.figure) if png else None) for picture in pictures]
     for picture in pictures:
         for fault in complaints(picture.figure):
             warnings.warn(f"figure '{picture.name}', {fault}", StyleWarning, stacklevel=2)
     make_folder(folder)
-    for picture, svg, png in contents:
+    for picture, svg, pixels in contents:
         write_atomically(folder / f"{picture.name}.svg", svg)
-        write_atomically(folder / f"{picture.name}.png", png)
+        if pixels is not None:
+            write_atomically(folder / f"{picture.name}.png", pixels)
     index = [{"name": picture.name, "caption": picture.caption} for picture in pictures]
     write_atomically(folder / "index.json", json.dumps(index, indent=2) + "\n")
     for name in earlier - {picture.name for picture in pictures}:
