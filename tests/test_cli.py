@@ -1,5 +1,6 @@
 """The command: what it prints, what it refuses, and how it ends."""
 
+import json
 import os
 import re
 import shutil
@@ -367,3 +368,34 @@ def test_check_ends_with_1_when_the_engine_disagrees(monkeypatch: pytest.MonkeyP
 def test_check_plans_the_tangent_kernel_for_the_number_of_examples_asked_for():
     code, text = tangentlab("check", "my_models_for_check:pair", "-n", "1234")
     assert code == 0 and "ntk of 1234 examples, 2 outputs" in text
+
+
+@pytest.mark.usefixtures("in_process")
+def test_judging_again_says_what_changed_and_how_claims_of_either_origin_fare(tmp_path: Path):
+    tangentlab("run", "toy-claims", "--scale", "smoke")
+    (folder,) = runs_below(tmp_path / "runs")
+    code, text = tangentlab("judge", str(folder.path))
+    assert code == 0 and "nothing has changed" in text and "claims of ours: 2 held, 1 not tested" in text
+    claims = json.loads(folder.claims_file.read_text())
+    claims["claims"][0]["status"] = "not held"
+    folder.claims_file.write_text(json.dumps(claims))
+    assert "toy-a: not held before, held now" in tangentlab("judge", str(folder.path))[1]
+    assert tangentlab("judge")[0] == 2 and tangentlab("judge", str(folder.path), "--all")[0] == 2
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_trend_is_run_drawn_and_told(tmp_path: Path):
+    words = (
+        "toy-training",
+        "toy-learns",
+        "--over",
+        "width=2,4",
+        "--scale",
+        "smoke",
+        "--into",
+        str(tmp_path / "result"),
+    )
+    code, text = tangentlab("trend", *words)
+    assert code == 0 and "toy-learns over width: it goes" in text
+    assert (tmp_path / "result" / "trends" / "toy-learns-over-width.svg").exists()
+    assert tangentlab("trend", "toy-training", "toy-learns", "--over", "width=2", "--scale", "smoke")[0] == 2

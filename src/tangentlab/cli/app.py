@@ -6,16 +6,17 @@ Nothing heavy is imported before a command needs it, so ``--help`` answers at on
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tangentlab.cli.common import DEFAULT_OUT, OUT_HELP, friendly_errors, run_one
+from tangentlab.cli.judging import judge, trend
+
 if TYPE_CHECKING:
     from tangentlab.bench.folder import Config
-    from tangentlab.bench.runner import Outcome
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,23 +31,6 @@ app = typer.Typer(
         "- `tangentlab check mymodule:make_model` looks at your own network"
     ),
 )
-
-OUT_HELP = "Folder that run folders are made in."
-DEFAULT_OUT = Path("runs")
-
-
-@contextmanager
-def _friendly_errors() -> Iterator[None]:
-    """Errors made on purpose are one red sentence and exit code 2; everything else is a bug and keeps its traceback."""
-    from tangentlab.errors import TangentlabError
-
-    try:
-        yield
-    except TangentlabError as error:
-        from tangentlab.cli.console import show_error
-
-        show_error(str(error))
-        raise typer.Exit(2) from None
 
 
 def _show_version(wanted: bool) -> None:
@@ -78,7 +62,7 @@ def list_experiments(
     from tangentlab.bench.registry import entries, find
     from tangentlab.cli.console import show_experiment, show_experiments
 
-    with _friendly_errors():
+    with friendly_errors():
         for name in names or []:
             show_experiment(find(name))
         if names:
@@ -121,7 +105,7 @@ def run(
     from tangentlab.cli.console import show_error, show_plan
     from tangentlab.errors import TangentlabError
 
-    with _friendly_errors():
+    with friendly_errors():
         configs = _configs(names or [], everything, scale, settings or [], seed, seeds, max_steps)
         if dry_run:
             for config in configs:
@@ -130,7 +114,7 @@ def run(
     code = 0
     for config in configs:
         try:
-            outcome = _run_one(config, out, resume, workers)
+            outcome = run_one(config, out, resume, workers)
             code = max(code, outcome.exit_code(strict))
         except TangentlabError as error:  # the experiments after it can still run
             show_error(f"{config.experiment}: {error}")
@@ -154,7 +138,7 @@ def show(
     from tangentlab.bench.page import write_report
     from tangentlab.cli.console import show_run
 
-    with _friendly_errors():
+    with friendly_errors():
         folder = RunFolder.open(_find_run(which, out))
         if redraw:
             from tangentlab.bench.judging import judge_again
@@ -167,64 +151,8 @@ def show(
             typer.launch(str(folder.report_file))
 
 
-@app.command()
-def judge(
-    folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="RESULT", help="Folders of results or runs.", show_default=False)
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every result below results/desk.")] = False,
-) -> None:
-    """Judge results again from the metrics they keep: verdicts and figures, in seconds, and what has changed.
-
-    `tangentlab judge results/desk/NAME` judges a committed result by today's claims; where its metrics were not kept, the
-    numbers in claims.json are judged, and its figures stay.
-    """
-    from tangentlab.bench.claims_page import PAGE, RESULTS, write_claims_page
-    from tangentlab.bench.errors import SettingError
-    from tangentlab.bench.folder import RunFolder
-    from tangentlab.bench.judging import judge_again
-    from tangentlab.cli.console import show_judged
-
-    with _friendly_errors():
-        if everything == bool(folders):
-            raise SettingError("Name one or more folders of results, or give --all (not both).")
-        chosen = sorted(RESULTS.glob("*/")) if everything else folders or []
-        if not chosen:
-            raise SettingError(f"There is no result below {RESULTS}: the command is run in the project's folder.")
-        judged = [judge_again(RunFolder.open(folder)) for folder in chosen]
-        show_judged(judged)
-        if PAGE.exists() and any(one.folder.resolve().parent == RESULTS.resolve() for one in judged):
-            write_claims_page(RESULTS, PAGE)
-
-
-@app.command()
-def trend(
-    name: Annotated[str, typer.Argument(help="An experiment.")],
-    claim: Annotated[str, typer.Argument(help="One of its claims.")],
-    over: Annotated[str, typer.Option(metavar="SETTING=A,B,C", help="The ladder, as in --over width=64,128,256.")],
-    scale: Annotated[str, typer.Option(help="What everything else is taken from.")] = "desk",
-    seeds: Annotated[int | None, typer.Option(help="How many seeds at every rung.", show_default="its own")] = None,
-    out: Annotated[Path, typer.Option(help=OUT_HELP)] = DEFAULT_OUT,
-    into: Annotated[Path | None, typer.Option(help="Folder of a result that the trend is put into.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Parallel processes.", min=1, show_default="one per core")] = None,
-) -> None:
-    """Ask of a claim that fails at desk scale: does it go towards the paper? The same measure over a ladder of a setting.
-
-    Rungs that were run before are not run again. `--into results/desk/NAME` puts the figure on the page of that result.
-    """
-    import yaml
-
-    from tangentlab.bench.trend import climb, ladder, write_trend
-    from tangentlab.cli.console import say
-
-    with _friendly_errors():
-        setting, _, rungs = over.partition("=")
-        values = [yaml.safe_load(rung) for rung in rungs.split(",")]
-        configs = ladder(name, claim, setting.strip(), values, scale, seeds)
-        found = climb(configs, claim, setting.strip(), lambda config: _run_one(config, out, True, workers))
-        file = write_trend(found, into or out)
-        say(f"{claim} over {found.setting}: it goes {found.direction()}")
-        say(f"trend    {file}")
+app.command()(judge)
+app.command()(trend)
 
 
 @app.command()
@@ -245,7 +173,7 @@ def gallery(
     from tangentlab.cli.console import say
     from tangentlab.files import make_folder
 
-    with _friendly_errors():
+    with friendly_errors():
         if not folder.is_dir():
             raise RunError(f"there is no folder '{folder}'; `tangentlab run` makes run folders in '{DEFAULT_OUT}'")
         page = target if target is not None else folder / "gallery.html"
@@ -270,7 +198,7 @@ def check(
     """
     from tangentlab.cli.check import check_model
 
-    with _friendly_errors():
+    with friendly_errors():
         if not check_model(target, shape, examples):
             raise typer.Exit(1)
 
@@ -293,11 +221,11 @@ def replay(
     from tangentlab.bench.rows import read_rows
     from tangentlab.cli.console import show_comparison
 
-    with _friendly_errors():
+    with friendly_errors():
         wanted = replace(read_config(config), provenance=provenance())
         first = RunFolder(config.parent)
         read_rows(first.metrics_file)  # damage is better told before the work than after it
-        outcome = _run_one(wanted, out, False, workers)
+        outcome = run_one(wanted, out, False, workers)
         code = outcome.exit_code()
         if not code and first.metrics_file.exists():
             comparison = compare_runs(first, outcome.folder)
@@ -337,18 +265,6 @@ def _configs(
         )
         for kind in kinds
     ]
-
-
-def _run_one(config: Config, out: Path, resume: bool, workers: int | None) -> Outcome:
-    """Run with a progress display, then show the verdicts."""
-    from tangentlab.bench.display import ProgressDisplay
-    from tangentlab.bench.runner import execute
-    from tangentlab.cli.console import show_outcome
-
-    with ProgressDisplay(config) as display:
-        outcome = execute(config, out, resume=resume, workers=workers, report=display.event, announce=display.announce)
-    show_outcome(outcome)
-    return outcome
 
 
 def _find_run(which: str, out: Path) -> Path:
