@@ -12,12 +12,12 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
-from tangentlab.data import Dataset
 from tangentlab.errors import InputError
-from tangentlab.experiments import Batches, Lab, Results, Training, train
-from tangentlab.experiments._images import Points, Row
+from tangentlab.experiments import Lab, Results
+from tangentlab.experiments._images import Row
+from tangentlab.experiments.lazy._race import Race
 from tangentlab.figures.style import GRAY, PALETTE, label
-from tangentlab.linearized import AlphaModel, Groups, at_progress, cue_groups, with_and_without
+from tangentlab.linearized import Groups, at_progress, cue_groups, with_and_without
 
 FITTED = 0.95
 """Balanced accuracy on training images of a training that came to its end."""
@@ -27,14 +27,6 @@ SHOWN = {
     "training images": ("train with", "train without"),
     "test images": ("test with", "test without"),
 }
-
-
-@dataclass(frozen=True)
-class Task:
-    """Training images, and the balanced sets that are watched: (images, the four groups of their rows) by name."""
-
-    train: Dataset
-    watched: dict[str, tuple[Dataset, Groups]]
 
 
 def balanced_rows(labels: Tensor, cue: Tensor, per_group: int, generator: Generator) -> tuple[Tensor, Groups]:
@@ -62,58 +54,22 @@ def recorded_steps(steps: int, records: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class CueRace:
-    """What the trainings share; ``part`` images at a time are measured."""
+class CueRace(Race):
+    """What the trainings share: images with a cue, and balanced sets of the four groups of these, by name."""
 
-    task: Task
-    batch: int
-    momentum: float
     records: int
-    part: int = 250
+
+    def measured(self, name: str, groups: Groups, logits: Tensor, targets: Tensor) -> Row:
+        """Accuracies of all groups, with and without the cue, and of all images, ``<name> balanced``."""
+        right = (logits.argmax(1) == targets).double()
+        means = groups.means(right) | with_and_without(groups).means(right) | {"balanced": float(right.mean())}
+        return {f"{name} {group}": value for group, value in means.items()}
 
     def follow(self, lab: Lab, start: str, alpha: float, model: nn.Module, rate: float, updates: int) -> list[Row]:
-        """One training of f_alpha; accuracies of all groups along it, logged to the table "along"."""
-        knob = AlphaModel(model, alpha)
-        known = {name: self._initial(lab, knob, data) for name, (data, _) in self.task.watched.items()}
-        triple = (*self.task.train, self._initial(lab, knob, self.task.train))
-        steps = lab.capped(updates)
-
-        def record(training: Training) -> list[Row]:
-            row: Row = {"start": start, "alpha": alpha, "step": training.step}
-            for name, (data, groups) in self.task.watched.items():
-                right = self._right(knob, data, known[name])
-                means = groups.means(right) | with_and_without(groups).means(right)
-                row |= {f"{name} {group}": value for group, value in means.items()}
-                row[f"{name} balanced"] = float(right.mean())
-            lab.log("along", **row)
-            return [row]
-
-        points = Points(recorded_steps(steps, self.records), record)
-        optimizer = torch.optim.SGD(knob.model.parameters(), lr=knob.learning_rate(rate), momentum=self.momentum)
-        batches = Batches(triple, min(self.batch, len(self.task.train)), lab.seed)
-        knob.eval()  # norms, where there are any, stay at their statistics
-        name = f"{start}, alpha {alpha:g}"
-        train(knob, batches, _loss, optimizer, steps, lab=lab, name=name, callbacks=[points])
-        return points.rows
-
-    def _initial(self, lab: Lab, knob: AlphaModel, data: Dataset) -> Tensor:
-        """Outputs of the network at its start, (n, 2)."""
-        found = []
-        for place in range(0, len(data), self.part):
-            lab.progress(f"outputs at the start, {data.split}", place, len(data))
-            found.append(knob.initial_outputs(data.inputs[place : place + self.part]))
-        return torch.cat(found)
-
-    @torch.no_grad()
-    def _right(self, knob: AlphaModel, data: Dataset, initial: Tensor) -> Tensor:
-        """1 where the answer is right, (n,)."""
-        parts = zip(data.inputs.split(self.part), initial.split(self.part), strict=True)
-        return (torch.cat([knob(x, initial=start).argmax(1) for x, start in parts]) == data.targets).double()
-
-
-def _loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    inputs, targets, initial = batch
-    return nn.functional.cross_entropy(model(inputs, initial=initial), targets)
+        """One training of f_alpha, logged to the table "along"."""
+        points = recorded_steps(lab.capped(updates), self.records)
+        name, facts = f"{start}, alpha {alpha:g}", {"start": start, "alpha": alpha}
+        return self.trained(lab, "along", model, alpha, rate, updates, points, name=name, facts=facts)
 
 
 def difference(one: list[Row], other: list[Row], progress: str, value: str) -> float:

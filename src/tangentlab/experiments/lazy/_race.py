@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,13 +15,14 @@ from torch.nn.functional import cross_entropy
 
 from tangentlab.data import Dataset
 from tangentlab.errors import InputError
-from tangentlab.experiments import Batches, Lab, Results, Training, geometric_steps, train
-from tangentlab.experiments._images import Points, Row
+from tangentlab.experiments import Batches, Lab, Results, Training, geometric_steps
+from tangentlab.experiments._images import Row, follow
 from tangentlab.figures.curves import Curves
 from tangentlab.linearized import AlphaModel, Groups, LinearityProbe, at_progress, common_thresholds
 from tangentlab.models import VGG11, ResNet18
 
 Array = NDArray[Any]
+Watched = dict[str, tuple[Dataset, Groups]]
 METRICS = {
     "sign_similarity": "sign similarity",
     "ntk_alignment": "NTK alignment",
@@ -33,61 +35,103 @@ BEGUN = 1.05 * math.log(10)
 
 @dataclass(frozen=True)
 class Race:
-    """What the trainings share: data, what is watched, the start, and how they are run.
+    """Trainings of ``f_alpha`` that share their data and what is watched: groups of examples, by name.
 
-    ``watched`` maps a name to examples and their groups; rows hold ``loss <name> <group>`` and ``accuracy <name>
-    <group>``. ``progress`` is the key of the loss that counts as progress; a training ends where it comes to ``stop``.
+    Networks are measured ``part`` examples at a time.
     """
 
     train: Dataset
-    watched: dict[str, tuple[Dataset, Groups]]
-    network: nn.Module
-    progress: str
+    watched: Watched
     batch: int
     momentum: float
+    part: int
+
+    def measured(self, name: str, groups: Groups, logits: Tensor, targets: Tensor) -> Row:
+        """``loss <name> <group>`` and ``accuracy <name> <group>``, the share of right answers; also of all examples."""
+        found = {
+            "loss": cross_entropy(logits, targets, reduction="none"),
+            "accuracy": (logits.argmax(1) == targets).double(),
+        }
+        row = {
+            f"{key} {name} {group}": mean for key, all_ in found.items() for group, mean in groups.means(all_).items()
+        }
+        return row | {f"{key} {name}": float(values.mean()) for key, values in found.items()}
+
+    def trained(
+        self,
+        lab: Lab,
+        table: str,
+        network: nn.Module,
+        alpha: float,
+        rate: float,
+        updates: int,
+        at: Iterable[int],
+        look: Callable[[nn.Module, Training, Row], Row] = lambda network, training, row: row,
+        *,
+        name: str,
+        facts: Row,
+    ) -> list[Row]:
+        """One training from a start; rows of all groups along it, as ``look(network, training, row)`` completes them.
+
+        Norms, where there are any, stay at their statistics.
+        """
+        knob = AlphaModel(network, alpha).eval()
+        known = {name: self._initial(lab, knob, data) for name, (data, _) in self.watched.items()}
+        stored = self._initial(lab, knob, self.train)
+
+        def measure(training: Training) -> Row:
+            row: Row = {}
+            for name, (data, groups) in self.watched.items():
+                parts = zip(data.inputs.split(self.part), known[name].split(self.part), strict=True)
+                with torch.no_grad():
+                    logits = torch.cat([knob(inputs, initial=start) for inputs, start in parts])
+                row |= self.measured(name, groups, logits, data.targets)
+            return look(knob.model, training, row)
+
+        optimizer = torch.optim.SGD(knob.model.parameters(), lr=knob.learning_rate(rate), momentum=self.momentum)
+        batches = Batches((*self.train, stored), min(self.batch, len(self.train)), lab.seed)
+        return follow(lab, table, knob, batches, optimizer, updates, at, measure, loss=_loss, name=name, **facts)
+
+    def _initial(self, lab: Lab, knob: AlphaModel, data: Dataset) -> Tensor:
+        """Outputs of the network at its start, (n, outputs)."""
+        found = []
+        for place in range(0, len(data), self.part):
+            lab.progress(f"outputs at the start, {data.split}", place, len(data))
+            found.append(knob.initial_outputs(data.inputs[place : place + self.part]))
+        return torch.cat(found)
+
+
+@dataclass(frozen=True)
+class ImageRace(Race):
+    """The same from one network, with its linearity on ``probe`` training examples.
+
+    ``progress`` is the key of the loss that counts as progress; a training ends where it comes to ``stop``.
+    """
+
+    network: nn.Module
+    progress: str
     probe: int
     ratio: float
     stop: float
 
     def follow(self, lab: Lab, name: str, alpha: float, rate: float, updates: int) -> list[Row]:
         """One training; its rows are logged to the table "curve" with ``run=name``."""
-        knob = AlphaModel(self.network, alpha)
         probe = LinearityProbe(self.network, self.train.inputs[: self.probe])
-        known = {key: knob.initial_outputs(data.inputs) for key, (data, _) in self.watched.items()}
-        stored = knob.initial_outputs(self.train.inputs)
-        batches = Batches((*self.train, stored), min(self.batch, len(self.train)), lab.seed)
 
-        def record(training: Training) -> list[Row]:
-            row: Row = {"step": training.step, **asdict(probe(knob.model))}
-            for key, (data, groups) in self.watched.items():
-                row |= _measured(knob, data, known[key], key, groups)
-            lab.log("curve", run=name, **row)
+        def look(network: nn.Module, training: Training, row: Row) -> Row:
             if row[self.progress] <= self.stop:
                 training.stop()
-            return [row]
+            return {**asdict(probe(network)), **row}
 
-        points = Points(geometric_steps(updates, 5.0, self.ratio), record)
-        optimizer = torch.optim.SGD(knob.model.parameters(), lr=knob.learning_rate(rate), momentum=self.momentum)
-        train(knob, batches, _loss, optimizer, updates, lab=lab, name=name, callbacks=[points])
-        return points.rows
+        points = geometric_steps(updates, 5.0, self.ratio)
+        return self.trained(
+            lab, "curve", self.network, alpha, rate, updates, points, look, name=name, facts={"run": name}
+        )
 
 
 def _loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
     inputs, targets, initial = batch
     return cross_entropy(model(inputs, initial=initial), targets)
-
-
-@torch.no_grad()
-def _measured(knob: AlphaModel, data: Dataset, initial: Tensor, name: str, groups: Groups) -> Row:
-    """Mean loss and share of right answers of every group, and of all."""
-    parts = zip(data.inputs.split(500), initial.split(500), strict=True)
-    logits = torch.cat([knob(inputs, initial=start) for inputs, start in parts])
-    found = {
-        "loss": cross_entropy(logits, data.targets, reduction="none"),
-        "accuracy": (logits.argmax(1) == data.targets).double(),
-    }
-    row = {f"{key} {name} {group}": mean for key, all_ in found.items() for group, mean in groups.means(all_).items()}
-    return row | {f"{key} {name}": float(values.mean()) for key, values in found.items()}
 
 
 def make_network(kind: str, base: int, channels: int, classes: int, pixels: int) -> nn.Module:

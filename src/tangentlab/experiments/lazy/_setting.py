@@ -11,10 +11,9 @@ import torch
 from tangentlab.data import Dataset, label_noise
 from tangentlab.experiments import Cost, Experiment, Lab
 from tangentlab.experiments._images import Row, for_trial, image_data, some_of
-from tangentlab.experiments.lazy._race import BEGUN, TRIAL_IMAGES, TRIAL_PROBE, Race, begun, make_network
+from tangentlab.experiments.lazy._race import BEGUN, TRIAL_IMAGES, TRIAL_PROBE, ImageRace, Watched, begun, make_network
 from tangentlab.linearized import Groups, noise_groups
 
-Watched = dict[str, tuple[Dataset, Groups]]
 SMALL: dict[str, Any] = {
     "data": "digits",
     "pixels": 8,
@@ -36,7 +35,7 @@ CLEAN, NOISY, TEST = "loss train clean", "loss train noisy", "loss test"
 
 @dataclass(frozen=True)
 class RaceSetting(Experiment):
-    """An experiment whose trainings of one image classifier make a `Race`."""
+    """An experiment whose trainings of one image classifier make an `ImageRace`."""
 
     data: Literal["digits", "cifar10"] = "cifar10"
     pixels: int = 16
@@ -50,15 +49,15 @@ class RaceSetting(Experiment):
     probe: int = 50
     ratio: float = 1.35
 
-    def race(self, lab: Lab, train: Dataset, watched: Watched, progress: str) -> Race:
+    def race(self, lab: Lab, train: Dataset, watched: Watched, progress: str) -> ImageRace:
         """The race from the seed's initial network."""
         with lab.seeded("model"):
             pixels, channels = train.inputs.shape[-1], train.inputs.shape[1]
             network = make_network(self.network, self.base, channels, train.classes or 10, pixels).eval()
-        settings = (self.batch, self.momentum, for_trial(lab, self.probe, TRIAL_PROBE), self.ratio, self.stop)
-        return Race(train, watched, network, progress, *settings)
+        shared, probe = (train, watched, self.batch, self.momentum, 500), for_trial(lab, self.probe, TRIAL_PROBE)
+        return ImageRace(*shared, network, progress, probe, self.ratio, self.stop)
 
-    def noisy_race(self, lab: Lab, noise: float) -> Race:
+    def noisy_race(self, lab: Lab, noise: float) -> ImageRace:
         """The race on a fraction of wrong labels, in which the loss on clean examples is progress."""
         train, test = image_data(lab, self.data, self.pixels, for_trial(lab, self.images, TRIAL_IMAGES))
         test = some_of(test, for_trial(lab, self.tests, TRIAL_IMAGES))
@@ -80,7 +79,7 @@ class TwoAlphas(RaceSetting):
         """One step is one update; a training may end sooner, where its progress comes to `stop`."""
         return Cost(self.updates * (1 + self.longer), 0.12, 1_000)
 
-    def both(self, lab: Lab, race: Race) -> tuple[list[Row], list[Row]]:
+    def both(self, lab: Lab, race: ImageRace) -> tuple[list[Row], list[Row]]:
         """Rows of the two trainings."""
         rich, lazy = self.alphas
         own = race.follow(lab, f"alpha {rich:g}", rich, self.rate, self.updates)

@@ -25,7 +25,6 @@ from tangentlab.experiments import (
 from tangentlab.experiments._images import Row, cross_entropy, for_trial, image_data
 from tangentlab.experiments.lazy._cue_race import (
     CueRace,
-    Task,
     balanced_rows,
     draw_start,
     judge,
@@ -34,6 +33,7 @@ from tangentlab.experiments.lazy._cue_race import (
     lengths,
     spread,
 )
+from tangentlab.experiments.lazy._race import Watched
 from tangentlab.figures.style import panels
 from tangentlab.linearized import add_corner_patch
 from tangentlab.models import ResNet18
@@ -156,7 +156,7 @@ class SpuriousCue(Experiment):
     def run(self, lab: Lab) -> None:
         """Both starting points with every alpha."""
         everything = image_data(lab, self.data, self.pixels, for_trial(lab, self.images, 600))
-        race = CueRace(self._task(lab, *everything), self.batch, self.momentum, self.records)
+        race = CueRace(*self._task(lab, *everything), self.batch, self.momentum, 250, self.records)
         runs: dict[str, list[list[Row]]] = {}
         for start, rate in zip(STARTS, (self.rate, self.tuned_rate), strict=True):
             model = self._start(lab, start, everything[0])
@@ -168,20 +168,21 @@ class SpuriousCue(Experiment):
         judge_ends(lab, "5.3-end", spread, *runs["scratch"])
         judge_ends(lab, "5.3-advantage", sub, middle, high)
 
-    def _task(self, lab: Lab, train_all: Dataset, test_all: Dataset) -> Task:
+    def _task(self, lab: Lab, train_all: Dataset, test_all: Dataset) -> tuple[Dataset, Watched]:
         """Two classes with a digit in the corner; on test images the digit says nothing."""
         digits = only_classes(lab.dataset("digits" if self.data == "digits" else "mnist"), 0, 1)
         generator = lab.generator("task")
         scale = float(train_all.inputs.max())
         bright = Dataset(digits.inputs * scale, digits.targets, digits.name, classes=2)
-        watched, made = {}, {}
+        watched: Watched = {}
+        made = {}
         for name, part, agreement in (("train", train_all, self.agreement), ("test", test_all, 0.5)):
             data, cue = add_corner_patch(
                 only_classes(part, *self.core), bright, agreement, generator, pixels=self.patch
             )
             rows, groups = balanced_rows(data.targets, cue, for_trial(lab, self.per_group, 10), generator)
             watched[name], made[name] = (data.take(rows), groups), data
-        return Task(made["train"], watched)
+        return made["train"], watched
 
     def _start(self, lab: Lab, start: str, data: Dataset) -> nn.Module:
         """A fresh network without norms, or one with norms trained on the other classes; ten outputs, two used."""

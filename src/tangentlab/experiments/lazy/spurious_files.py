@@ -19,7 +19,6 @@ from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Pictur
 from tangentlab.experiments._images import Row, for_trial
 from tangentlab.experiments.lazy._cue_race import (
     CueRace,
-    Task,
     balanced_rows,
     draw_start,
     judge_early,
@@ -27,6 +26,7 @@ from tangentlab.experiments.lazy._cue_race import (
     lengths,
     spread,
 )
+from tangentlab.experiments.lazy._race import Watched
 from tangentlab.figures.style import panels
 from tangentlab.models import ResNet, ResNet18, imagenet_resnet18
 
@@ -137,7 +137,7 @@ class SpuriousFiles(Experiment):
             what = f"{self.files}, {self.images:,} images of {self.pixels} x {self.pixels} pixels,"
             require_memory(self.needed_bytes(), what, "Use fewer or smaller images: --set images=..., --set pixels=...")
         model = nn.Sequential(FromBytes(), self.network(lab)).eval()
-        race = CueRace(self._task(lab), self.batch, self.momentum, self.records, part=50)
+        race = CueRace(*self._task(lab), self.batch, self.momentum, 50, self.records)
         pairs = zip(self.alphas, lengths(self.alphas, self.updates, self.slow), strict=True)
         low, middle, high = (race.follow(lab, self.start, alpha, model, self.rate, count) for alpha, count in pairs)
         judge_early(lab, f"5.3-{self.files}", low, middle, high)
@@ -151,16 +151,17 @@ class SpuriousFiles(Experiment):
     def network(self, lab: Lab) -> nn.Module:
         """The network at its start, two outputs."""
 
-    def _task(self, lab: Lab) -> Task:
+    def _task(self, lab: Lab) -> tuple[Dataset, Watched]:
         """Some of the training images, and balanced sets of these and of the test images."""
         generator = lab.generator("task")
         per_group = for_trial(lab, self.per_group, TRIAL_GROUP)
-        watched, made = {}, {}
+        watched: Watched = {}
+        made = {}
         for split in ("train", "test"):
             data, cue = self._images(lab, split, generator, per_group)
             rows, groups = balanced_rows(data.targets, cue, per_group, generator)
             watched[split], made[split] = (data.take(rows), groups), data
-        return Task(made["train"], watched)
+        return made["train"], watched
 
     def _images(self, lab: Lab, split: str, generator: torch.Generator, per_group: int) -> tuple[Dataset, Tensor]:
         """Images and their cue; where not all are trained on, only those that will be watched are decoded."""
