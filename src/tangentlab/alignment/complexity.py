@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tangentlab.engine.layout import LayerCollection
+from tangentlab.alignment.flow import Flow
 from tangentlab.engine.network import Forward, Network, OutputFunction
 from tangentlab.engine.rows import Rows
 from tangentlab.engine.snapshot import evaluation_mode
@@ -98,16 +98,13 @@ class LearningFlow:
         if every < 1:
             raise InputError(f"every must be at least 1 step, not {every}.")
         self.model, self.probe, self.every, self.draws = model, probe, every, draws
-        self._layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
-        self._options: dict[str, Any] = {"forward": forward, "function": function}
+        self._options: dict[str, Any] = {"layers": layers, "forward": forward, "function": function}
         self._generator = torch.Generator().manual_seed(seed)
         self._trained = self._flags()
         self.steps = 0
-        self.path_length = 0.0
-        self._within = 0.0
-        self._finished = 0.0
-        self._last = self._logged = self._parameters()
-        self.feature_norm = self._feature_norm()
+        self._flow = Flow(layers)
+        self._flow.begin(model)
+        self._flow.feature_norm = self._feature_norm()
 
     def update(self) -> None:
         """Count the step that was just taken."""
@@ -116,40 +113,37 @@ class LearningFlow:
                 "Parameters were frozen or unfrozen on the way, and C(f) is over one set of them: start a new LearningFlow, or "
                 "use layers= for those that are trained all the time."
             )
-        now = self._parameters()
-        length = float((now - self._last).double().norm())
+        self._flow.step(self.model)
         self.steps += 1
-        self.path_length += length
-        self._within += length * self.feature_norm
-        self._last = now
         if self.steps % self.every == 0:
-            self._finished += self._displacement() * self.feature_norm
-            self._logged = now
-            self.feature_norm = self._feature_norm()
+            self._flow.log(self.model)
+            self._flow.feature_norm = self._feature_norm()
+
+    @property
+    def feature_norm(self) -> float:
+        """sqrt(tr K) where the trace was taken last."""
+        return self._flow.feature_norm
+
+    @property
+    def path_length(self) -> float:
+        """The sum of the lengths of all steps."""
+        return self._flow.so_far()["path_length"]
 
     @property
     def complexity(self) -> float:
         """C(f), every step by its own length."""
-        return self._within
+        return self._flow.so_far()["complexity"]
 
     @property
     def complexity_between_logs(self) -> float:
         """C(f) by displacements between traces, up to the present parameters."""
-        return self._finished + self._displacement() * self.feature_norm
-
-    def _displacement(self) -> float:
-        return float((self._last - self._logged).double().norm())
+        return self._flow.so_far()["complexity_between_logs"]
 
     def _flags(self) -> list[bool]:
         return [parameter.requires_grad for parameter in self.model.parameters()]
 
-    def _parameters(self) -> Tensor:
-        return self._layout.flatten(self._layout.parameters(self.model)).detach().clone()
-
     def _feature_norm(self) -> float:
         """sqrt(tr K) at the present parameters."""
         with evaluation_mode(self.model):
-            trace = kernel_trace(
-                self.model, self.probe, self.draws, layers=self._layout, generator=self._generator, **self._options
-            )
+            trace = kernel_trace(self.model, self.probe, self.draws, generator=self._generator, **self._options)
         return float(trace.estimate.clamp_min(0)) ** 0.5

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 import tangentlab
+from tangentlab.alignment.flow import Flow
 from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.network import Forward, OutputFunction
 from tangentlab.errors import DiskError, InputError
 from tangentlab.files import FULL
 from tangentlab.recorder.budget import Budget, Size
-from tangentlab.recorder.flow import Flow
 from tangentlab.recorder.isolation import unwrapped
 from tangentlab.recorder.ledger import Ledger
 from tangentlab.recorder.likelihoods import classes_last

@@ -58,18 +58,21 @@ class Flow:
     def log(self, model: nn.Module) -> dict[str, float]:
         """Settle the way since the last snapshot, with the trace that was known there."""
         self._join(self._parameters(model))
-        length = 0.0 if self._pending is None else float(self._pending)
+        found = self.so_far()
+        self.path_length, _, self.complexity, self.complexity_between_logs = found.values()
         self._pending = None
-        self.path_length += length
-        self.complexity += length * self.feature_norm
-        self.complexity_between_logs += self._distance(self._logged) * self.feature_norm
         for name, value in self._before.items():
             self._logged[name].copy_(value)
+        return found
+
+    def so_far(self) -> dict[str, float]:
+        """All numbers at the last step; nothing is settled."""
+        length = 0.0 if self._pending is None else float(self._pending)
         return {
-            "path_length": self.path_length,
+            "path_length": self.path_length + length,
             "distance_from_start": self._distance(self._start),
-            "complexity": self.complexity,
-            "complexity_between_logs": self.complexity_between_logs,
+            "complexity": self.complexity + length * self.feature_norm,
+            "complexity_between_logs": self.complexity_between_logs + self._distance(self._logged) * self.feature_norm,
         }
 
     def state_dict(self) -> dict[str, Any]:
