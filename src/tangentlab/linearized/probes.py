@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,6 @@ from tangentlab.engine.snapshot import evaluation_mode, untouched
 from tangentlab.errors import InputError
 from tangentlab.kernels.similarity import ka
 from tangentlab.metrics import NTK
-from tangentlab.objects.fmat import FMatDense
 from tangentlab.temporary import temporarily
 
 _RELU = (torch.ops.aten.relu.default, torch.ops.aten.relu_.default)
@@ -39,6 +38,19 @@ class Linearity:
     sign_similarity: float
     ntk_alignment: float
     representation_alignment: float
+
+
+def linearity(now: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> Linearity:
+    """From what is seen now and was seen at the start: "signs" of ReLU units, tangent "kernel", "gram" of the representation.
+
+    NaN where either lacks one of them.
+    """
+
+    def compared(name: str, by: Callable[[Tensor, Tensor], float]) -> float:
+        return by(now[name], start[name]) if name in now and name in start else float("nan")
+
+    signs = compared("signs", lambda one, other: float((one == other).double().mean()))
+    return Linearity(signs, compared("kernel", ka), compared("gram", ka))
 
 
 class LinearityProbe:
@@ -72,26 +84,26 @@ class LinearityProbe:
         self._batches = Batches(data, ordered=True).stored()
         self._modules = representation_modules(model, representation)
         self._ntk, self._outputs, self._forward = ntk, outputs, forward
-        self._signs, self._gram, self._kernel = self._look(model)
+        self._start = self._look(model)
 
     def __call__(self, model: nn.Module) -> Linearity:
         """The three numbers for the network as it is now."""
-        signs, gram, kernel = self._look(model)
-        if signs.shape != self._signs.shape:
-            raise InputError(f"{len(signs)} ReLU units against {len(self._signs)} at the start: another network?")
-        similarity = (signs == self._signs).float().mean().item() if len(signs) else float("nan")
-        alignment = float("nan") if kernel is None or self._kernel is None else ka(kernel, self._kernel)
-        return Linearity(similarity, alignment, ka(gram, self._gram))
+        now = self._look(model)
+        units, before = (len(one.get("signs", ())) for one in (now, self._start))
+        if units != before:
+            raise InputError(f"{units} ReLU units against {before} at the start: another network?")
+        return linearity(now, self._start)
 
-    def _look(self, model: nn.Module) -> tuple[Tensor, Tensor, FMatDense | None]:
+    def _look(self, model: nn.Module) -> dict[str, Tensor]:
         seen = [observed(model, batch, self._modules, self._forward) for batch in self._batches]
         signs = [sign for one in seen for sign in one.signs]
         rows = torch.cat([one.representation.flatten(1) for one in seen]).double()
+        found = {"gram": rows @ rows.t()}
+        if signs:
+            found["signs"] = torch.cat([part.flatten() for part in signs])
         with evaluation_mode(model):
             options: dict[str, Any] = {"outputs": self._outputs, "forward": self._forward, "progress": False}
-            kernel = NTK(model, self._batches, **options) if self._ntk else None
-        flat = torch.cat([part.flatten() for part in signs]) if signs else torch.empty(0, dtype=torch.bool)
-        return flat, rows @ rows.t(), kernel
+            return found | ({"kernel": NTK(model, self._batches, **options).data} if self._ntk else {})
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from tangentlab.engine.likelihood import Binary, Classification, LogSoftmax
 from tangentlab.errors import InputError
-from tangentlab.kernels.similarity import ka, label_alignment
+from tangentlab.kernels.similarity import label_alignment
 from tangentlab.kernels.spectrum import kernel_spectrum
-from tangentlab.objects.fmat import FMatDense
+from tangentlab.linearized.probes import linearity as compared
 from tangentlab.recorder.curvature import curvature
 from tangentlab.recorder.likelihoods import loss_for, probabilities
 from tangentlab.recorder.probes import View
@@ -109,22 +109,19 @@ def linearity(view: View) -> dict[str, float]:
     the same part of the first.
     """
     rows = view.seen.representation.flatten(1).double()
-    count = len(rows)
-    patterns = [sign.flatten(1) for sign in view.seen.signs if len(sign) == count]
+    patterns = [sign.flatten(1) for sign in view.seen.signs if len(sign) == len(rows)]
     now = {"kernel": view.kernel.data, "gram": rows @ rows.t()}
     if patterns:
         now["signs"] = torch.cat(patterns, 1)
+    start = {}
     for name, tensor in now.items():
-        view.memory.setdefault(name, tensor.cpu().clone())
-    start = {name: kept.to(now[name].device) for name, kept in view.memory.items() if name in now}
-    outputs, examples = view.kernel.sizes[:2]
-    found = {
-        "ntk_similarity": ka(view.kernel, FMatDense(start["kernel"][:outputs, :examples, :outputs, :examples])),
-        "representation_similarity": ka(now["gram"], start["gram"][:count, :count]),
-    }
-    if patterns and start["signs"].shape[1:] == now["signs"].shape[1:]:
-        found["sign_similarity"] = float((now["signs"] == start["signs"][:count]).double().mean())
-    return found
+        kept = view.memory.setdefault(name, tensor.cpu().clone()).to(tensor.device)
+        if name != "signs" or kept.shape[1:] == tensor.shape[1:]:
+            start[name] = kept[tuple(slice(size) for size in tensor.shape)]
+    found = compared(now, start)
+    signs = {"sign_similarity": found.sign_similarity} if "signs" in start else {}
+    kernels = {"ntk_similarity": found.ntk_alignment, "representation_similarity": found.representation_alignment}
+    return {**kernels, **signs}
 
 
 NAMED: dict[str, Callable[..., dict[str, float]]] = {
