@@ -9,12 +9,24 @@ from typing import TYPE_CHECKING
 from tangentlab.lazy import imported_on_first_use
 
 if TYPE_CHECKING:
+    from tangentlab.limits.algorithms import Algorithm as Algorithm
+    from tangentlab.limits.algorithms import DecisionList as DecisionList
+    from tangentlab.limits.algorithms import Elimination as Elimination
+    from tangentlab.limits.algorithms import Perceptron as Perceptron
+    from tangentlab.limits.algorithms import SparseParity as SparseParity
+    from tangentlab.limits.circuits import Circuit as Circuit
+    from tangentlab.limits.circuits import Signal as Signal
     from tangentlab.limits.cube import Inputs as Inputs
     from tangentlab.limits.cube import ProductInputs as ProductInputs
     from tangentlab.limits.cube import SampledInputs as SampledInputs
     from tangentlab.limits.cube import TableInputs as TableInputs
     from tangentlab.limits.cube import UniformInputs as UniformInputs
     from tangentlab.limits.cube import all_inputs as all_inputs
+    from tangentlab.limits.emulation import EmulatingNetwork as EmulatingNetwork
+    from tangentlab.limits.emulation import GivenCircuit as GivenCircuit
+    from tangentlab.limits.emulation import accuracy as accuracy
+    from tangentlab.limits.emulation import add_noise as add_noise
+    from tangentlab.limits.emulation import train_by_sgd as train_by_sgd
     from tangentlab.limits.families import Halfspaces as Halfspaces
     from tangentlab.limits.families import Juntas as Juntas
     from tangentlab.limits.families import Majorities as Majorities
@@ -27,6 +39,11 @@ if TYPE_CHECKING:
     from tangentlab.limits.growth import Growth as Growth
     from tangentlab.limits.growth import growth_of as growth_of
     from tangentlab.limits.growth import predictability_growth as predictability_growth
+    from tangentlab.limits.idealized import MemoryEdgeNetwork as MemoryEdgeNetwork
+    from tangentlab.limits.idealized import SharedMemoryNetwork as SharedMemoryNetwork
+    from tangentlab.limits.parsing import parse_circuit as parse_circuit
+    from tangentlab.limits.plateau import PlateauNetwork as PlateauNetwork
+    from tangentlab.limits.plateau import compile_circuit as compile_circuit
     from tangentlab.limits.predictability import CrossPredictability as CrossPredictability
     from tangentlab.limits.predictability import correlations as correlations
     from tangentlab.limits.predictability import cross_predictability as cross_predictability
