@@ -41,6 +41,10 @@ class VectorAlgebra(ABC):
         """Entries as one tensor (*batch, dim)."""
 
     @abstractmethod
+    def tensor(self) -> Tensor:
+        """The numbers themselves; what is written to it in place is written to the vector."""
+
+    @abstractmethod
     def _like(self, flat: Tensor) -> Self:
         """The same kind of vector with other entries."""
 
@@ -86,6 +90,46 @@ class VectorAlgebra(ABC):
 
     def __abs__(self) -> Self:
         return self._like(self.flat.abs())
+
+    def add_(self, other: Self, alpha: Scalar = 1.0) -> Self:
+        """self += alpha * other, in the memory of this vector; alpha is one number."""
+        if not isinstance(other, type(self)):
+            raise InputError(f"Only a {type(self).__name__} adds to another, not a {type(other).__name__}.")
+        self._require_same_space(other)
+        factor, step = one_number(alpha), other.tensor()
+        if isinstance(factor, Tensor):  # autograd may flow through it
+            factor, step = 1.0, factor * step
+        return self._written(lambda mine: mine.add_(step, alpha=factor))
+
+    def _written(self, operation: Callable[[Tensor], Tensor]) -> Self:
+        """Apply an in-place operation to the numbers."""
+        try:
+            operation(self.tensor())
+        except RuntimeError as error:
+            raise InputError(
+                f"This {type(self).__name__} of shape {tuple(self.tensor().shape)} cannot be changed in place ({error}): "
+                "write v = v + w instead of v += w, or take v.detach().clone() first."
+            ) from error
+        return self
+
+    def _rescaled(self, factor: Any, operation: Callable[[Tensor, Any], Tensor]) -> Self:
+        if not is_scalar(factor):
+            return NotImplemented
+        if isinstance(factor, Tensor) and factor.ndim:
+            factor = factor.reshape(*factor.shape, *(1,) * (self.tensor().ndim - self.flat.ndim + 1))
+        return self._written(lambda mine: operation(mine, factor))
+
+    def __iadd__(self, other: Self) -> Self:
+        return self.add_(other) if isinstance(other, type(self)) else NotImplemented
+
+    def __isub__(self, other: Self) -> Self:
+        return self.add_(other, alpha=-1.0) if isinstance(other, type(self)) else NotImplemented
+
+    def __imul__(self, factor: Scalar) -> Self:
+        return self._rescaled(factor, Tensor.mul_)
+
+    def __itruediv__(self, factor: Scalar) -> Self:
+        return self._rescaled(factor, Tensor.div_)
 
     def dot(self, other: Self) -> Tensor:
         """Inner product over the last axis; a scalar for single vectors."""

@@ -45,6 +45,10 @@ class FVector(VectorAlgebra):
         """(*batch, outputs * examples), output-major as in FMat.matrix()."""
         return self.data.flatten(-2)
 
+    def tensor(self) -> Tensor:
+        """(*batch, outputs, examples): `data`, as every object calls its numbers."""
+        return self.data
+
     @property
     def shape(self) -> tuple[int, int]:
         """(outputs, examples)."""

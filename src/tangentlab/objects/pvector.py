@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -42,6 +42,16 @@ class PVector(VectorAlgebra):
             batch_ndim = self._parts[name].ndim - len(self.layout.shapes[name])
             self._flat = self.layout.flatten(self._parts, batch_ndim)
         return self._flat
+
+    def tensor(self) -> Tensor:
+        """Entries (*batch, d): `flat`, as every object calls its numbers."""
+        return self.flat
+
+    def _written(self, operation: Callable[[Tensor], Tensor]) -> PVector:
+        """On the flat tensor; a vector made from parts by name is gathered first, and its parts are views from then on."""
+        super()._written(operation)
+        self._parts = None
+        return self
 
     def to_dict(self) -> dict[str, Tensor]:
         """Entries by parameter name, (*batch, *shape): views of the flat tensor."""
