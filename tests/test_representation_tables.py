@@ -45,7 +45,7 @@ def answer(F: tl.PMat, operation: str) -> torch.Tensor:
         "eigvalsh": F.eigvalsh,
         "logdet(damping)": lambda: F.logdet(DAMPING),
         "sample(damping)": lambda: F.sample(DAMPING).flat,
-        "to_dense": F.to_dense,
+        "tensor": F.tensor,
     }
     return work[operation]()
 

@@ -61,6 +61,10 @@ if TYPE_CHECKING:  # `as` makes a name public, which strict checkers ask for
     from tangentlab.objects.fmat import label_kernel as label_kernel
     from tangentlab.objects.fmat_implicit import FMatImplicit as FMatImplicit
     from tangentlab.objects.fvector import FVector as FVector
+    from tangentlab.objects.map_algebra import PullBack as PullBack
+    from tangentlab.objects.map_algebra import PullBackSum as PullBackSum
+    from tangentlab.objects.map_algebra import PushForward as PushForward
+    from tangentlab.objects.map_algebra import PushForwardSum as PushForwardSum
     from tangentlab.objects.maps import PullBackDense as PullBackDense
     from tangentlab.objects.maps import PullBackImplicit as PullBackImplicit
     from tangentlab.objects.maps import PushForwardDense as PushForwardDense

@@ -135,7 +135,7 @@ def _pull(rows: Rows, coefficients: Tensor) -> PVector:
 
 def _by_dense(rows: Rows, k: int | None) -> Eigenpairs[PVector]:
     """Decompose the matrix itself."""
-    matrix = PMatDense.from_rows(rows).to_dense()
+    matrix = PMatDense.from_rows(rows).tensor()
     values, vectors = safe_eigh(matrix)
     keep = values > torch.finfo(values.dtype).eps * len(values) * values[-1].clamp_min(0)
     order = torch.arange(len(values), device=values.device)[keep].flip(0)[:k]

@@ -193,3 +193,9 @@ def test_conversion_pickling_memory_and_repr(K):
     assert K.to(torch.float32).data.dtype == torch.float32
     assert K.numel() == 144 and K.nbytes() == 8 * 144 and (K.outputs, K.examples) == (3, 4)
     assert repr(K) == "FMatDense(outputs = 3, examples = 4 x 4, torch.float64)"
+
+
+def test_numbers_are_a_tensor_and_the_object_of_to_dense_is_deprecated(K):
+    assert K.tensor() is K.data
+    with pytest.warns(DeprecationWarning, match="tensor"):
+        assert K.to_dense() is K

@@ -128,14 +128,14 @@ def compare_fisher(model: nn.Module, data: Dataset, tick: Tick) -> list[FisherRo
     noise = torch.randn(VECTORS, len(gradient.flat), generator=torch.Generator().manual_seed(0))
     v = PVector(gradient.layout, noise / noise.norm(dim=1, keepdim=True))
     truth = FIM(model, data.inputs, PMatDense, progress=False)
-    dense, product, natural = truth.to_dense(), truth @ v, truth.solve(gradient, DAMPING)
+    dense, product, natural = truth.tensor(), truth @ v, truth.solve(gradient, DAMPING)
     rows = []
     for name, representation in REPRESENTATIONS.items():
         started = time.perf_counter()
         matrix = FIM(model, data.inputs, representation, progress=False)
         seconds = time.perf_counter() - started
         errors = {
-            "frobenius": ((matrix.to_dense() - dense).norm() / dense.norm()).item(),
+            "frobenius": ((matrix.tensor() - dense).norm() / dense.norm()).item(),
             "trace": ((matrix.trace() - truth.trace()).abs() / truth.trace()).item(),
             "product": cosine(matrix @ v, product),
             "natural": cosine(matrix.solve(gradient, DAMPING), natural),

@@ -59,7 +59,7 @@ def kernel_data(kernel: AnyKernel) -> Tensor:
     if isinstance(kernel, Tensor) and kernel.ndim == 4:
         data = kernel
     elif isinstance(kernel, FMat):
-        data = kernel.to_dense().data
+        data = kernel.tensor()
     else:
         data = kernel_matrix(kernel)[None, :, None, :]
     if not data.is_floating_point():

@@ -40,7 +40,7 @@ class KernelModes:
             cross_kernel: ``NTK(model, points, examples)``, *not centred* (what centring takes off is known from the examples),
                 or a matrix ``(points, examples)`` for one output.
         """
-        data = cross_kernel.to_dense().data if isinstance(cross_kernel, FMat) else cross_kernel[None, :, None, :]
+        data = cross_kernel.tensor() if isinstance(cross_kernel, FMat) else cross_kernel[None, :, None, :]
         if data.shape[2:] != self.vectors.shape[1:] or data.shape[0] != data.shape[2]:
             raise InputError(
                 f"The cross kernel is {tuple(data.shape)}; with new points on its rows and the examples of these modes on "

@@ -1,4 +1,4 @@
-"""The vector-space operations that PVector and FVector share."""
+"""The algebra that vectors share, and that matrices and maps share."""
 
 from __future__ import annotations
 
@@ -28,6 +28,41 @@ def one_number(factor: Any) -> Any:
             raise InputError(f"A matrix is scaled by one number, not by a tensor of shape {tuple(factor.shape)}.")
         return factor.reshape(())
     return float(factor)
+
+
+class MatrixAlgebra:
+    """+, -, and * and / by a number, written once for matrices and maps with `scaled` and `plus`."""
+
+    __array_ufunc__ = None  # numpy numbers on the left leave the product to this class
+
+    def scaled(self, factor: Any) -> Any:
+        """factor times this."""
+        raise NotImplementedError
+
+    def plus(self, other: Any) -> Any:
+        """The sum with what `_adds_to` accepts."""
+        raise NotImplementedError
+
+    def _adds_to(self, other: Any) -> bool:
+        """Whether the other is of a kind that adds to this one; raises InputError if it is on another space."""
+        return False
+
+    def __add__(self, other: Any) -> Any:
+        return self.plus(other) if self._adds_to(other) else NotImplemented
+
+    def __sub__(self, other: Any) -> Any:
+        return self.plus(other.scaled(-1.0)) if self._adds_to(other) else NotImplemented
+
+    def __mul__(self, factor: Scalar) -> Any:
+        return self.scaled(one_number(factor)) if is_scalar(factor) else NotImplemented
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, factor: Scalar) -> Any:
+        return self.scaled(1 / one_number(factor)) if is_scalar(factor) else NotImplemented
+
+    def __neg__(self) -> Any:
+        return self.scaled(-1.0)
 
 
 class VectorAlgebra(ABC):

@@ -40,7 +40,7 @@ OPERATIONS = (
     "eigvalsh",
     "logdet(damping)",
     "sample(damping)",
-    "to_dense",
+    "tensor",
 )
 """Rows of the table; `vTMv` costs what `F @ v` costs."""
 
@@ -209,7 +209,7 @@ def _as(kind: type[PMat], situation: str, exact: str, **changed: str) -> Facts:
 
 
 FACTS[PMatMixed] = Facts(
-    dict.fromkeys(OPERATIONS[:-1], "per layer that of its kind") | {"to_dense": WRITTEN_OUT},
+    dict.fromkeys(OPERATIONS[:-1], "per layer that of its kind") | {"tensor": WRITTEN_OUT},
     frozenset(),
     "per layer that of its kind",
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,16 +12,16 @@ from torch import Tensor
 
 from tangentlab.errors import InputError, SolveError
 from tangentlab.linalg import safe_eigh, sym_pow
-from tangentlab.objects.algebra import is_scalar, one_number
-from tangentlab.objects.fvector import FVector
+from tangentlab.objects.algebra import MatrixAlgebra, Scalar, is_scalar, one_number
+from tangentlab.objects.fvector import FVector, check_centering
 from tangentlab.objects.matrix_free import MatrixFree, check_damping
 from tangentlab.objects.pmat.block import require_positive, without_rounding
 
 
-class FMat(MatrixFree):
+class FMat(MatrixAlgebra, MatrixFree):
     """A kernel on function space, FVector -> FVector; a cross kernel has other examples on the right.
 
-    A new representation needs `sizes`, `_product`, `to_dense` and `_example`.
+    A new representation needs `sizes`, `_product`, `tensor` and `_example`.
     """
 
     @property
@@ -30,8 +30,20 @@ class FMat(MatrixFree):
         """(outputs, examples, outputs', examples')."""
 
     @abstractmethod
+    def tensor(self) -> Tensor:
+        """The numbers themselves, (outputs, examples, outputs', examples'); `matrix()` flattens them."""
+
     def to_dense(self) -> FMatDense:
-        """The kernel itself."""
+        """Deprecated, as `PMat.to_dense` is a tensor: `tensor()` has the numbers, `FMatDense(K.tensor())` the object."""
+        warnings.warn(
+            "FMat.to_dense() gives an object and PMat.to_dense() a tensor: use K.tensor(), or FMatDense(K.tensor()).",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self._dense()
+
+    def _dense(self) -> FMatDense:
+        return FMatDense(self.tensor())
 
     @property
     def outputs(self) -> int:
@@ -98,19 +110,19 @@ class FMat(MatrixFree):
 
     def matrix(self) -> Tensor:
         """(outputs * examples, outputs' * examples')."""
-        return self.to_dense().matrix()
+        return self._dense().matrix()
 
     def norm(self) -> Tensor:
         """Frobenius norm."""
-        return self.to_dense().norm()
+        return self._dense().norm()
 
     def eigvalsh(self) -> Tensor:
         """Eigenvalues, ascending."""
-        return self.to_dense().eigvalsh()
+        return self._dense().eigvalsh()
 
     def logdet(self, damping: float | None = None, *, regul: float | None = None) -> Tensor:
         """log det(K + damping I)."""
-        return self.to_dense().logdet(damping, regul=regul)
+        return self._dense().logdet(damping, regul=regul)
 
     def numel(self) -> int:
         """Numbers stored."""
@@ -143,8 +155,11 @@ class FMatDense(FMat):
         outputs, examples, outputs2, examples2 = self.data.shape
         return outputs, examples, outputs2, examples2
 
-    def to_dense(self) -> FMatDense:
-        """Itself."""
+    def tensor(self) -> Tensor:
+        """`data`."""
+        return self.data
+
+    def _dense(self) -> FMatDense:
         return self
 
     def matrix(self) -> Tensor:
@@ -215,30 +230,21 @@ class FMatDense(FMat):
         """Another dtype or device."""
         return FMatDense(self.data.to(*args, **kwargs))
 
-    def _combine(self, other: Any, operation: Callable[[Tensor, Any], Tensor]) -> FMatDense:
-        if isinstance(other, FMatDense):
-            if other.data.shape != self.data.shape:
-                raise InputError(f"Kernels of different shapes: {tuple(self.data.shape)}, {tuple(other.data.shape)}.")
-            return FMatDense(operation(self.data, other.data))
-        return NotImplemented
+    def _adds_to(self, other: Any) -> bool:
+        if isinstance(other, FMatDense) and other.data.shape != self.data.shape:
+            raise InputError(f"Kernels of different shapes: {tuple(self.data.shape)}, {tuple(other.data.shape)}.")
+        return isinstance(other, FMatDense)
 
-    def __add__(self, other: FMatDense) -> FMatDense:
-        return self._combine(other, torch.add)
+    def plus(self, other: FMatDense) -> FMatDense:
+        """K + K'."""
+        return FMatDense(self.data + other.data)
 
-    def __sub__(self, other: FMatDense) -> FMatDense:
-        return self._combine(other, torch.sub)
+    def scaled(self, factor: Any) -> FMatDense:
+        """factor K."""
+        return FMatDense(self.data * factor)
 
-    def __mul__(self, factor: float | Tensor) -> FMatDense:
-        return FMatDense(self.data * one_number(factor)) if is_scalar(factor) else NotImplemented
-
-    __rmul__ = __mul__
-    __array_ufunc__ = None  # numpy numbers on the left leave the product to this class
-
-    def __truediv__(self, factor: float | Tensor) -> FMatDense:
+    def __truediv__(self, factor: Scalar) -> FMatDense:
         return FMatDense(self.data / one_number(factor)) if is_scalar(factor) else NotImplemented
-
-    def __neg__(self) -> FMatDense:
-        return FMatDense(-self.data)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"data": self.data}
@@ -255,9 +261,7 @@ def center_kernel(data: Tensor, how: str) -> Tensor:
 
 def center_kernel_(data: Tensor, how: str) -> Tensor:
     """The same in place."""
-    if how not in ("per_output", "global"):
-        raise InputError(f"center must be None, 'per_output' or 'global', not {how!r}.")
-    left, right = ((1,), (3,)) if how == "per_output" else ((0, 1), (2, 3))
+    left, right = ((1,), (3,)) if check_centering(how) == "per_output" else ((0, 1), (2, 3))
     data -= data.mean(left, keepdim=True)
     data -= data.mean(right, keepdim=True)
     return data

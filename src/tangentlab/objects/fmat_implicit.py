@@ -16,8 +16,8 @@ from tangentlab.engine.rows import Rows
 from tangentlab.engine.weightings import Unweighted
 from tangentlab.errors import InputError, StructureError
 from tangentlab.linalg import in_batches
-from tangentlab.objects.fmat import FMat, FMatDense, center_kernel
-from tangentlab.objects.fvector import FVector
+from tangentlab.objects.fmat import FMat, center_kernel
+from tangentlab.objects.fvector import FVector, centered, check_centering
 from tangentlab.objects.maps import PullBackImplicit, PushForwardImplicit
 
 
@@ -40,8 +40,8 @@ class FMatImplicit(FMat):
         center: str | None = None,
         progress: bool | None = None,
     ) -> None:
-        if center not in (None, "per_output", "global"):
-            raise InputError(f"center must be None, 'per_output' or 'global', not {center!r}.")
+        if center is not None:
+            check_centering(center)
         self._rows = Rows(network, data, Unweighted(), ordered=True, progress=progress)
         self._other = None if data2 is None else Rows(network, data2, Unweighted(), ordered=True, progress=progress)
         self._trace, self._center, self._factor = trace, center, 1.0
@@ -113,8 +113,8 @@ class FMatImplicit(FMat):
             parts.append(torch.stack([factor.squared_norms() for factor in chunk.factors.values()]).sum(0))
         yield torch.cat(parts)
 
-    def to_dense(self) -> FMatDense:
-        """The kernel by the engine's closed forms, without a product."""
+    def tensor(self) -> Tensor:
+        """(outputs, examples, outputs', examples') by the engine's closed forms, without a product."""
         from tangentlab.engine.tangent_kernel import tangent_kernel
 
         other = None if self._other is None else self._other.batches
@@ -124,19 +124,13 @@ class FMatImplicit(FMat):
         )
         data = kernels[""] if not self._trace else kernels[""][None, :, None, :]
         data = self._factor * data
-        return FMatDense(data if self._center is None else center_kernel(data, self._center))
+        return data if self._center is None else center_kernel(data, self._center)
 
-    def __mul__(self, factor: float | Tensor) -> FMatImplicit:
-        if not isinstance(factor, int | float | Tensor):
-            return NotImplemented
+    def scaled(self, factor: Any) -> FMatImplicit:
+        """factor K."""
         result = object.__new__(FMatImplicit)
         vars(result).update(vars(self) | {"_factor": self._factor * factor})
         return result
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, factor: float | Tensor) -> FMatImplicit:
-        return self * (1 / factor)
 
     def __getstate__(self) -> dict[str, Any]:
         raise StructureError("FMatImplicit holds the model itself and cannot be pickled: use FMatDense.")
@@ -162,5 +156,4 @@ def _centred(flat: Tensor, shape: tuple[int, int], center: str | None) -> Tensor
     """Subtract the mean over examples of each output, or over everything."""
     if center is None:
         return flat
-    u = flat.unflatten(-1, shape)
-    return (u - u.mean((-1,) if center == "per_output" else (-2, -1), keepdim=True)).flatten(-2)
+    return centered(flat.unflatten(-1, shape), center).flatten(-2)

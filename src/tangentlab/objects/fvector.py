@@ -58,6 +58,10 @@ class FVector(VectorAlgebra):
         """(*batch, examples, outputs)."""
         return self.data.transpose(-1, -2)
 
+    def center(self, how: str = "per_output") -> FVector:
+        """Less the mean: "per_output" over the examples of each output, "global" over outputs and examples."""
+        return FVector(centered(self.data, how))
+
     def _like(self, flat: Tensor) -> FVector:
         return FVector(flat.unflatten(-1, self.shape))
 
@@ -67,3 +71,15 @@ class FVector(VectorAlgebra):
 
     def __repr__(self) -> str:
         return f"FVector(outputs = {self.shape[0]}, examples = {self.shape[1]}, {self.dtype})"
+
+
+def centered(data: Tensor, how: str, axis: int = -1) -> Tensor:
+    """Data with examples on an axis and outputs on the one before, less the mean over examples, or over both."""
+    return data - data.mean((axis,) if check_centering(how) == "per_output" else (axis - 1, axis), keepdim=True)
+
+
+def check_centering(how: str) -> str:
+    """One of the two ways to center what has outputs and examples."""
+    if how not in ("per_output", "global"):
+        raise InputError(f"center must be None, 'per_output' or 'global', not {how!r}.")
+    return how

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,64 +17,9 @@ from tangentlab.engine.rows import Rows
 from tangentlab.errors import InputError, StructureError
 from tangentlab.layers import OuterSum
 from tangentlab.objects.fmat import FMatDense
-from tangentlab.objects.fvector import FVector
+from tangentlab.objects.fvector import FVector, centered
+from tangentlab.objects.map_algebra import PullBack, PushForward
 from tangentlab.objects.pvector import PVector
-
-
-class PushForward(ABC):
-    """v -> J v: PVector -> FVector (outputs, examples)."""
-
-    layout: LayerCollection
-
-    @abstractmethod
-    def mv(self, v: PVector) -> FVector:
-        """J v. Also written `J @ v`."""
-
-    @property
-    @abstractmethod
-    def T(self) -> PullBack:
-        """The transposed map."""
-
-    def frozen(self) -> AbstractContextManager[None]:
-        """As `MatrixFree.frozen`; data that are stored have nothing to keep."""
-        return nullcontext()
-
-    def __matmul__(self, v: PVector) -> FVector:
-        return self.mv(v)
-
-    def _check(self, v: PVector) -> None:
-        if not isinstance(v, PVector):
-            raise InputError(f"A Jacobian maps PVectors, not a {type(v).__name__}; its transpose J.T maps FVectors.")
-        if v.layout != self.layout:
-            raise InputError(f"The vector belongs to other parameters: {v.layout!r}, the Jacobian to {self.layout!r}.")
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(d = {self.layout.numel:,})"
-
-
-class PullBack(ABC):
-    """u -> J^T u: FVector -> PVector."""
-
-    layout: LayerCollection
-
-    @abstractmethod
-    def mv(self, u: FVector) -> PVector:
-        """J^T u. Also written `J.T @ u`."""
-
-    def frozen(self) -> AbstractContextManager[None]:
-        """As `MatrixFree.frozen`; data that are stored have nothing to keep."""
-        return nullcontext()
-
-    def __matmul__(self, u: FVector) -> PVector:
-        return self.mv(u)
-
-    @staticmethod
-    def _check(u: FVector) -> None:
-        if not isinstance(u, FVector):
-            raise InputError(f"A transposed Jacobian maps FVectors, not a {type(u).__name__}; J maps PVectors.")
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(d = {self.layout.numel:,})"
 
 
 class PushForwardDense(PushForward):
@@ -103,6 +47,31 @@ class PushForwardDense(PushForward):
                     f"The number of outputs changes from batch to batch: {len(parts[0])}, then {len(parts[-1])}."
                 )
         return cls(layout, parts[0] if len(parts) == 1 else torch.cat(parts, 1))
+
+    def tensor(self) -> Tensor:
+        """`data`."""
+        return self.data
+
+    def scaled(self, factor: Any) -> PushForwardDense:
+        """factor J."""
+        return PushForwardDense(self.layout, self.data * factor)
+
+    def plus(self, other: PushForward) -> PushForward:
+        """J + J', stored if both are."""
+        if not isinstance(other, PushForwardDense):
+            return super().plus(other)
+        if other.data.shape != self.data.shape:
+            shapes = tuple(self.data.shape), tuple(other.data.shape)
+            raise InputError(f"These Jacobians have different (outputs, examples, d): {shapes[0]} and {shapes[1]}.")
+        return PushForwardDense(self.layout, self.data + other.data)
+
+    def center(self, how: str = "per_output") -> PushForwardDense:
+        """J less its mean row: "per_output" over the examples of each output, "global" over outputs and examples."""
+        return PushForwardDense(self.layout, centered(self.data, how, axis=1))
+
+    def to(self, *args: Any, **kwargs: Any) -> PushForwardDense:
+        """Another dtype or device."""
+        return PushForwardDense(self.layout, self.data.to(*args, **kwargs))
 
     def mv(self, v: PVector) -> FVector:
         """Contract with the data."""
@@ -162,6 +131,10 @@ class PullBackDense(PullBack):
         """The Jacobian."""
         return PushForwardDense(self.layout, self.data)
 
+    def to(self, *args: Any, **kwargs: Any) -> PullBackDense:
+        """Another dtype or device."""
+        return self.T.to(*args, **kwargs).T
+
     def mv(self, u: FVector) -> PVector:
         """Contract with the data."""
         self._check(u)
@@ -196,6 +169,10 @@ class _ImplicitMap:
 
 class PushForwardImplicit(_ImplicitMap, PushForward):
     """J v by one Jacobian-vector product per batch."""
+
+    def tensor(self) -> Tensor:
+        """J itself, (outputs, examples, d), as PushForwardDense has it."""
+        return PushForwardDense.from_rows(self._rows).data
 
     def mv(self, v: PVector) -> FVector:
         """(outputs, examples), a batch of them for a batch of vectors."""

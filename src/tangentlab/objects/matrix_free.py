@@ -107,6 +107,7 @@ class MatrixFree(ABC):
         damping: float | None = None,
         *,
         preconditioner: Any = None,
+        start: Vectors | None = None,
         rtol: float | None = None,
         max_iterations: int | None = None,
         on_failure: Literal["raise", "report"] = "raise",
@@ -114,11 +115,16 @@ class MatrixFree(ABC):
         """(F + damping I)^-1 v by conjugate gradients on products alone, with a convergence report.
 
         preconditioner: any other matrix on the same space; its damped inverse is applied in every iteration.
+        start: a first guess of the solution, of the kind and shape of v, such as the solution of a nearby system; zero by
+        default.
         """
         damping = check_damping(damping)
         layouts = getattr(self, "layout", None), getattr(preconditioner, "layout", None)
         if preconditioner is not None and (preconditioner.dim != self.dim or layouts[0] != layouts[1]):
             raise InputError(f"The preconditioner {preconditioner!r} does not act on the space of {self!r}.")
+        if start is not None and type(start) is not type(v):
+            raise InputError(f"A first guess is of the kind of the right-hand side: {start!r} is not as {v!r}.")
+        first = None if start is None else self._as_rows(start)
         reports = []
 
         def precondition(x: Tensor) -> Tensor:
@@ -129,6 +135,7 @@ class MatrixFree(ABC):
                 lambda x: self._product(x) + damping * x,
                 flat,
                 preconditioner=precondition if preconditioner is not None else None,
+                start=first,
                 rtol=rtol,
                 max_iterations=max_iterations,
                 on_failure=on_failure,
@@ -138,6 +145,17 @@ class MatrixFree(ABC):
 
         with all_frozen([self, preconditioner]):
             return self._on_vectors(v, run), reports[0]
+
+    def _as_rows(self, v: Vectors) -> Tensor:
+        """Whatever kind of vectors the matrix accepts as rows (B, dim)."""
+        found: list[Tensor] = []
+
+        def keep(rows: Tensor) -> Tensor:
+            found.append(rows)
+            return rows
+
+        self._on_vectors(v, keep)
+        return found[0]
 
     @frozen_inside
     def top_eigenpairs(

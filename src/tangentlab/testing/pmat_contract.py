@@ -47,7 +47,8 @@ class PMatContract(AlgebraContract):
 
     def test_dense_form_is_the_definition(self, F: PMat, D: Dense, case: Case) -> None:
         assert_close(D.matrix, self.truth(case.name), case.dtype)
-        assert F.to_dense().dtype == case.dtype and F.shape == (dimension(case), dimension(case))
+        assert F.tensor().dtype == case.dtype and F.shape == (dimension(case), dimension(case))
+        assert torch.equal(F.to_dense(), F.tensor())
 
     def test_examples_are_counted_from_what_was_seen(self, F: PMat, case: Case) -> None:
         assert F.examples == EXAMPLES
@@ -154,6 +155,25 @@ class PMatContract(AlgebraContract):
         solution, report = F.solve_cg(vectors(case), DAMPING, preconditioner=preconditioner, rtol=1e-4)
         assert report.converged and report.iterations <= 2
         assert_close(solution.flat, D.damped_inverse() @ vectors(case).flat.double(), torch.float32)
+
+    def test_conjugate_gradients_go_on_from_a_first_guess(self, F, D, case):
+        v, preconditioner = vectors(case, 2), tl.PMatDiag.from_dense(F.layout, 1 + D.matrix.diagonal().to(case.dtype))
+        expected = v.flat.double() @ D.damped_inverse()
+        exact = tl.PVector(F.layout, expected.to(case.dtype))
+        assert F.solve_cg(v, DAMPING, start=exact, rtol=1e-4)[1].iterations == 0
+        for start in (exact + 0.1 * vectors(case, 2, seed=3), vectors(case, 2, seed=5)):
+            for options in ({}, {"preconditioner": preconditioner}):
+                solution, report = F.solve_cg(v, DAMPING, start=start, **options)
+                assert_close(solution.flat, expected, case.dtype, factor=1e3)
+                assert report.converged
+        assert torch.equal(exact.flat, expected.to(case.dtype))
+
+    @stored_only
+    def test_a_first_guess_of_another_kind_or_shape_is_refused(self, F, case):
+        v = vectors(case, 2)
+        for start in (vectors(case), vectors(case, 3), v.flat, of_another_model()):
+            with pytest.raises(InputError):
+                F.solve_cg(v, DAMPING, start=start)
 
     @stored_only
     def test_a_preconditioner_of_another_model_is_refused(self, F: PMat, case: Case) -> None:

@@ -92,7 +92,7 @@ def implicit_kernel(o: Choices, scene: Scene) -> Work:
         kernel = tl.NTK(scene.model, scene.data.give(), **options)
         if what == "product":
             return {"product": (kernel @ tl.FVector(in_type(scene, *size))).data}
-        return {what: kernel.diag().data if what == "diagonal" else kernel.to_dense().data}
+        return {what: kernel.diag().data if what == "diagonal" else kernel.tensor()}
 
     def expected(truth: Truth) -> Results:
         kernel = true_kernel(truth, outputs, False, center)

@@ -141,7 +141,7 @@ class RescalingEllipse(Experiment):
         batch = (inputs, targets[:, None])
         kinds = {"exact": PMatDense, "diagonal": PMatDiag, "kfac": PMatKFAC, "ekfac": PMatEKFAC}
         found = {
-            kind: FIM_Empirical(unit, batch, form, "binary", progress=False).to_dense().numpy()
+            kind: FIM_Empirical(unit, batch, form, "binary", progress=False).tensor().numpy()
             for kind, form in kinds.items()
         }
         lab.save_array("exact", found["exact"])

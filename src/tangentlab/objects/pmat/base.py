@@ -15,7 +15,7 @@ from tangentlab.engine.memory import human_bytes, memory_budget, require_memory
 from tangentlab.errors import InputError, SolveError, StructureError
 from tangentlab.linalg import safe_eigh, sym_pow
 from tangentlab.linalg.krylov_function import KRYLOV_STEPS, krylov_function
-from tangentlab.objects.algebra import is_scalar, one_number
+from tangentlab.objects.algebra import MatrixAlgebra, Scalar
 from tangentlab.objects.matrix_free import MatrixFree, check_damping
 from tangentlab.objects.pmat.block import Spectrum, require_positive, without_rounding
 from tangentlab.objects.pvector import PVector
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from tangentlab.objects.pmat.product import PMatProduct
 
 Vector = TypeVar("Vector", bound=Any)
-Scalar = int | float | Tensor
 
 
-class PMat(MatrixFree):
+class PMat(MatrixAlgebra, MatrixFree):
     """A symmetric d x d matrix on the parameters of a layout: PVector -> PVector.
 
     Products and solves take a PVector (or a batch of them, or a PushForward, whose rows are the right-hand sides). A new
@@ -123,7 +122,7 @@ class PMat(MatrixFree):
         self._require_same_parameters(other)
         if other.meets_any and not self.meets_any:
             return other.inner(self)
-        return (self.to_dense() * other.to_dense()).sum()
+        return (self.tensor() * other.tensor()).sum()
 
     def _require_same_parameters(self, other: PMat) -> None:
         if other.layout != self.layout:
@@ -162,7 +161,11 @@ class PMat(MatrixFree):
     # ------------------------------------------------------------------ numbers
 
     def to_dense(self) -> Tensor:
-        """The matrix itself, (d, d), in flat order."""
+        """`tensor()` by its other name."""
+        return self.tensor()
+
+    def tensor(self) -> Tensor:
+        """The numbers themselves, (d, d) in flat order."""
         self.require_dense_memory(self.layout, self._example())
         return self._product(torch.eye(self.layout.numel, dtype=self._example().dtype, device=self._example().device))
 
@@ -172,15 +175,15 @@ class PMat(MatrixFree):
 
     def diag(self) -> PVector:
         """The diagonal."""
-        return PVector(self.layout, self.to_dense().diagonal().clone())
+        return PVector(self.layout, self.tensor().diagonal().clone())
 
     def norm(self) -> Tensor:
         """Frobenius norm."""
-        return torch.linalg.matrix_norm(self.to_dense())
+        return torch.linalg.matrix_norm(self.tensor())
 
     def eigvalsh(self) -> Tensor:
         """All d eigenvalues, ascending."""
-        return safe_eigh(self.to_dense())[0]
+        return safe_eigh(self.tensor())[0]
 
     def logdet(self, damping: float | None = None, *, regul: float | None = None) -> Tensor:
         """log det(F + damping I); -inf for a singular matrix without damping."""
@@ -209,7 +212,7 @@ class PMat(MatrixFree):
 
     def _dense_spectrum(self) -> Spectrum:
         """Eigendecomposition of the matrix written out."""
-        return Spectrum.of_basis(*safe_eigh(self.to_dense()))
+        return Spectrum.of_basis(*safe_eigh(self.tensor()))
 
     # ------------------------------------------------------------------ eigenbasis
 
@@ -238,14 +241,14 @@ class PMat(MatrixFree):
         """F^exponent; null modes stay null for every exponent, so -1 is the pseudo-inverse."""
         from tangentlab.objects.pmat.dense import PMatDense
 
-        values, vectors = safe_eigh(self.to_dense())
+        values, vectors = safe_eigh(self.tensor())
         return PMatDense.from_dense(self.layout, (vectors * sym_pow(values, exponent)) @ vectors.t())
 
     def inverse(self, damping: float | None = None, *, regul: float | None = None) -> PMat:
         """(F + damping I)^-1 as a matrix of the tightest class; the pseudo-inverse without damping."""
         from tangentlab.objects.pmat.dense import PMatDense
 
-        return PMatDense.from_dense(self.layout, self.to_dense()).inverse(check_damping(damping, regul))
+        return PMatDense.from_dense(self.layout, self.tensor()).inverse(check_damping(damping, regul))
 
     def __pow__(self, exponent: float) -> PMat:
         return self.pow(exponent)
@@ -264,26 +267,10 @@ class PMat(MatrixFree):
 
         return PMatSum([(1.0, self), (1.0, other)])
 
-    def __add__(self, other: PMat) -> PMat:
-        if not isinstance(other, PMat):
-            return NotImplemented
-        self._require_same_parameters(other)
-        return self.plus(other)
-
-    def __sub__(self, other: PMat) -> PMat:
-        return self + (-1.0) * other if isinstance(other, PMat) else NotImplemented
-
-    def __mul__(self, factor: Scalar) -> PMat:
-        return self.scaled(one_number(factor)) if is_scalar(factor) else NotImplemented
-
-    __rmul__ = __mul__
-    __array_ufunc__ = None  # numpy numbers on the left leave the product to this class
-
-    def __truediv__(self, factor: Scalar) -> PMat:
-        return self.scaled(1 / one_number(factor)) if is_scalar(factor) else NotImplemented
-
-    def __neg__(self) -> PMat:
-        return self.scaled(-1.0)
+    def _adds_to(self, other: Any) -> bool:
+        if isinstance(other, PMat):
+            self._require_same_parameters(other)
+        return isinstance(other, PMat)
 
     # ------------------------------------------------------------------ housekeeping
 

@@ -157,12 +157,12 @@ class PMatDense(_DensePMat):
         """One product per column."""
         return cls.from_dense(hessian.layout, hessian.blocks([hessian.layout.names])[0], **hessian.facts)
 
-    def to_dense(self) -> Tensor:
+    def tensor(self) -> Tensor:
         """The matrix in flat order."""
         ((names, block),) = self.blocks.items()
         if names == self.layout.names:
             return block.dense()
-        return super().to_dense()
+        return super().tensor()
 
 
 class PMatBlockDiag(_DensePMat):

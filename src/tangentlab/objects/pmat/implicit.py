@@ -137,12 +137,12 @@ class PMatImplicit(PMat):
                 total[row] += (tangent * weighted).sum()
         return (total * (self._factor / examples)).reshape(v.flat.shape[:-1])
 
-    def to_dense(self) -> Tensor:
+    def tensor(self) -> Tensor:
         """The matrix (d, d), from its rows rather than from d products."""
         from tangentlab.objects.pmat.dense import PMatDense
 
         self.require_dense_memory(self.layout, self._example())
-        return PMatDense.from_rows(self._rows).to_dense() * self._factor
+        return PMatDense.from_rows(self._rows).tensor() * self._factor
 
     def trace(self) -> Tensor:
         """1/n sum |r|^2 over all rows, without building them for layers with a closed form."""

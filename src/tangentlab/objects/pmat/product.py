@@ -16,7 +16,7 @@ from tangentlab.objects.pvector import PVector
 class PMatProduct:
     """The map v -> F (G (... v)) on parameter space, kept as it is written.
 
-    It is no PMat: spectra, solves and samples of a PMat assume symmetry. `to_dense()` is the matrix, `T` the transposed map.
+    It is no PMat: spectra, solves and samples of a PMat assume symmetry. `tensor()` is the matrix, `T` the transposed map.
     Memory: that of the factors. Product: one product with each of them.
     """
 
@@ -60,14 +60,18 @@ class PMatProduct:
         """tr(F G) = <F, G>, by closed form where the factors have one; more than two factors are written out."""
         if len(self.factors) == 2:
             return self.factors[0].inner(self.factors[1])
-        return self.to_dense().diagonal().sum()
+        return self.tensor().diagonal().sum()
 
     def to_dense(self) -> Tensor:
-        """The matrix (d, d), not symmetric in general."""
+        """`tensor()` by its other name."""
+        return self.tensor()
+
+    def tensor(self) -> Tensor:
+        """The numbers (d, d), not symmetric in general."""
         return (
-            self.factors[0].mv(PMatProduct(self.factors[1:]).to_dense().t()).t()
+            self.factors[0].mv(PMatProduct(self.factors[1:]).tensor().t()).t()
             if len(self.factors) > 1
-            else (self.factors[0].to_dense())
+            else (self.factors[0].tensor())
         )
 
     @property

@@ -45,10 +45,10 @@ class PMatSum(PMat):
     def _product(self, flat: Tensor) -> Tensor:
         return sum((factor * term._product(flat) for factor, term in self.terms), torch.zeros_like(flat))
 
-    def to_dense(self) -> Tensor:
+    def tensor(self) -> Tensor:
         """Sum of the matrices written out."""
         self.require_dense_memory(self.layout, self._example())
-        return sum((factor * term.to_dense() for factor, term in self.terms), torch.zeros(()).to(self._example()))
+        return sum((factor * term.tensor() for factor, term in self.terms), torch.zeros(()).to(self._example()))
 
     def _solve(self, flat: Tensor, damping: float) -> Tensor:
         """Directly if at most one term besides multiples of the identity and matrices of low rank is there, else by CG."""
