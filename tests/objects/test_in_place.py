@@ -8,7 +8,7 @@ from torch import Tensor
 import tangentlab as tl
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError
-from tests.objects.models import Bare
+from tangentlab.testing.small_models import Bare
 
 BATCHES = [(), (4,), (2, 3)]
 

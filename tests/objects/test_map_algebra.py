@@ -9,9 +9,9 @@ from torch import Tensor
 
 import tangentlab as tl
 from tangentlab.errors import InputError
-from tests.objects import truth
-from tests.objects.dense import assert_close, of_another_model, vectors
-from tests.objects.models import ALL, CLASSES, EXAMPLES, Case, case_of
+from tangentlab.testing import truth
+from tangentlab.testing.dense_truth import assert_close, of_another_model, vectors
+from tangentlab.testing.small_models import ALL, CLASSES, EXAMPLES, Case, case_of
 
 PAIRS = [
     (a, b) for a in (tl.PushForwardDense, tl.PushForwardImplicit) for b in (tl.PushForwardDense, tl.PushForwardImplicit)

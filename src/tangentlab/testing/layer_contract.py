@@ -104,7 +104,7 @@ def true_rows(layer: nn.Module, x: Tensor, grads: Tensor, group: tuple[str, ...]
         for k in range(len(grads))
     ]
     return torch.stack(
-        [torch.stack([torch.cat([g.to_dense().flatten() for g in grads]) for grads in line]) for line in lines]
+        [torch.stack([torch.cat([g.tensor().flatten() for g in grads]) for grads in line]) for line in lines]
     )
 
 
@@ -180,10 +180,10 @@ class LayerContract:
         truth = fisher(model, x)
         F = FIM(model, x, PMatDense)
         v = PVector.ones(model)
-        assert_close(F.to_dense(), truth)
+        assert_close(F.tensor(), truth)
         assert_close(FIM(model, x, PMatDiag).diag().flat, truth.diagonal())
         assert_close((FIM(model, x, PMatImplicit) @ v).flat, truth @ v.flat)
-        blocks = FIM(model, x, PMatBlockDiag).to_dense()
+        blocks = FIM(model, x, PMatBlockDiag).tensor()
         own = sum(where.stop - where.start for name, where in slices_of(model).items() if name.startswith("0."))
         assert_close(blocks[:own, :own], truth[:own, :own])
         assert_close(FIM(model, x, PMatMixed.default(kronecker=PMatEKFAC)).trace(), truth.trace())

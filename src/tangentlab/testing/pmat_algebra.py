@@ -22,7 +22,7 @@ class AlgebraContract(Subject):
     @stored_only
     def test_damped_inverse_as_a_matrix(self, F: PMat, D: Dense, case: Case) -> None:
         for inverse in (F.inverse(DAMPING), F.inverse(regul=DAMPING)):
-            assert_close(inverse.to_dense(), D.damped_inverse(), case.dtype)
+            assert_close(inverse.tensor(), D.damped_inverse(), case.dtype)
             assert isinstance(inverse, self.inverses)
 
     @stored_only
@@ -31,16 +31,16 @@ class AlgebraContract(Subject):
             power = F.pow(exponent)
             assert isinstance(power, self.powers)
             if exponent > 0 or case.dtype == torch.float64:
-                assert_close(power.to_dense(), D.power(exponent), case.dtype, factor)
+                assert_close(power.tensor(), D.power(exponent), case.dtype, factor)
         if case.dtype == torch.float64:
-            assert_close(F.inverse().to_dense(), D.power(-1), case.dtype, factor=1e4)
-            assert_close((F**-1).to_dense(), D.power(-1), case.dtype, factor=1e4)
+            assert_close(F.inverse().tensor(), D.power(-1), case.dtype, factor=1e4)
+            assert_close((F**-1).tensor(), D.power(-1), case.dtype, factor=1e4)
 
     @stored_only
     def test_scalar_multiples_from_both_sides_keep_the_class(self, F: PMat, D: Dense, case: Case) -> None:
         two = torch.tensor(2.0, dtype=case.dtype)
         for multiple, factor in ((2 * F, 2), (F * 2.0, 2), (F / 4, 0.25), (-F, -1), (two * F, 2), (F * two, 2)):
-            assert_close(multiple.to_dense(), factor * D.matrix, case.dtype)
+            assert_close(multiple.tensor(), factor * D.matrix, case.dtype)
             assert type(multiple) is type(F) and multiple.layout == F.layout
         three, v = 3 * F, vectors(case)
         assert_close(three.trace(), 3 * D.matrix.trace(), case.dtype)
@@ -48,7 +48,7 @@ class AlgebraContract(Subject):
         assert_close(three.vTMv(v), 3 * v.flat.double() @ D.matrix @ v.flat.double(), case.dtype)
         expected = Dense(3 * D.matrix).damped_inverse() @ v.flat.double()
         assert_close(three.solve(v, DAMPING).flat, expected, case.dtype, self.slack())
-        assert_close(F.to_dense(), D.matrix, case.dtype)
+        assert_close(F.tensor(), D.matrix, case.dtype)
 
     @stored_only
     def test_only_numbers_scale_a_matrix_and_only_matrices_add_to_it(self, F: PMat, case: Case) -> None:
@@ -62,19 +62,19 @@ class AlgebraContract(Subject):
     @stored_only
     def test_sums_and_differences_in_the_tightest_class(self, F: PMat, D: Dense, case: Case) -> None:
         total = F + F
-        assert_close(total.to_dense(), 2 * D.matrix, case.dtype)
+        assert_close(total.tensor(), 2 * D.matrix, case.dtype)
         assert isinstance(total, self.sums)
-        assert_close((F - F / 2).to_dense(), D.matrix / 2, case.dtype)
-        assert float((F - F).to_dense().abs().max()) <= 10 * torch.finfo(case.dtype).eps * float(D.matrix.abs().max())
+        assert_close((F - F / 2).tensor(), D.matrix / 2, case.dtype)
+        assert float((F - F).tensor().abs().max()) <= 10 * torch.finfo(case.dtype).eps * float(D.matrix.abs().max())
 
     @stored_only
     def test_sums_with_every_other_kind(self, F: PMat, D: Dense, case: Case) -> None:
         noise = vectors(case, dimension(case)).flat
         for kind in (PMatDense, PMatDiag, PMatBlockDiag):
             matrix = kind.from_dense(F.layout, noise @ noise.t())
-            expected = D.matrix + matrix.to_dense().double()
+            expected = D.matrix + matrix.tensor().double()
             for total in (F + matrix, matrix + F):
-                assert_close(total.to_dense(), expected, case.dtype)
+                assert_close(total.tensor(), expected, case.dtype)
                 assert_close(total.trace(), expected.trace(), case.dtype)
                 assert_close(total.diag().flat, expected.diagonal(), case.dtype)
                 assert_close((total @ vectors(case)).flat, expected @ vectors(case).flat.double(), case.dtype)
@@ -89,8 +89,8 @@ class AlgebraContract(Subject):
                 F.to(other)
             return
         moved = F.to(other)
-        assert type(moved) is type(F) and moved.to_dense().dtype == other and moved.examples == F.examples
-        assert_close(moved.to_dense(), D.matrix, torch.float32)
+        assert type(moved) is type(F) and moved.tensor().dtype == other and moved.examples == F.examples
+        assert_close(moved.tensor(), D.matrix, torch.float32)
 
     @stored_only
     def test_pickling_keeps_everything(self, F: PMat, D: Dense, case: Case) -> None:
@@ -101,7 +101,7 @@ class AlgebraContract(Subject):
         F.eigvalsh()
         back = pickle.loads(pickle.dumps(F))
         assert type(back) is type(F) and back.layout == F.layout and repr(back) == repr(F)
-        assert torch.equal(back.to_dense(), F.to_dense()) and torch.equal(back.diag().flat, F.diag().flat)
+        assert torch.equal(back.tensor(), F.tensor()) and torch.equal(back.diag().flat, F.diag().flat)
         assert_close(back.solve(vectors(case), DAMPING).flat, F.solve(vectors(case), DAMPING).flat, case.dtype)
 
     @stored_only
@@ -119,6 +119,6 @@ class AlgebraContract(Subject):
         set_memory_budget(100)
         try:
             with pytest.raises(MemoryBudgetError, match="PMatKFAC"):
-                F.to_dense()
+                F.tensor()
         finally:
             set_memory_budget(None)

@@ -55,7 +55,7 @@ class PMatContract(AlgebraContract):
 
     @stored_only
     def test_matrix_is_symmetric_and_positive_semidefinite(self, F: PMat, D: Dense, case: Case) -> None:
-        assert_close(F.to_dense(), F.to_dense().t(), case.dtype)
+        assert_close(F.tensor(), F.tensor().t(), case.dtype)
         assert D.values.min() >= -10 * torch.finfo(case.dtype).eps * D.values.max()
 
     # ------------------------------------------------------------- products
@@ -157,9 +157,9 @@ class PMatContract(AlgebraContract):
         assert_close(solution.flat, D.damped_inverse() @ vectors(case).flat.double(), torch.float32)
 
     def test_conjugate_gradients_go_on_from_a_first_guess(self, F, D, case):
-        v, preconditioner = vectors(case, 2), tl.PMatDiag.from_dense(F.layout, 1 + D.matrix.diagonal().to(case.dtype))
+        v, preconditioner = vectors(case, 2), PMatDiag.from_dense(F.layout, 1 + D.matrix.diagonal().to(case.dtype))
         expected = v.flat.double() @ D.damped_inverse()
-        exact = tl.PVector(F.layout, expected.to(case.dtype))
+        exact = PVector(F.layout, expected.to(case.dtype))
         assert F.solve_cg(v, DAMPING, start=exact, rtol=1e-4)[1].iterations == 0
         for start in (exact + 0.1 * vectors(case, 2, seed=3), vectors(case, 2, seed=5)):
             for options in ({}, {"preconditioner": preconditioner}):

@@ -59,7 +59,7 @@ class Subject:
         key = type(self), case
         if key not in _built:
             matrix = self.build(case)
-            _built[key] = matrix, Dense(matrix.to_dense().double(), case.dtype)
+            _built[key] = matrix, Dense(matrix.tensor().double(), case.dtype)
         return _built[key]
 
     @pytest.fixture
