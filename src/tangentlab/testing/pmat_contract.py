@@ -156,7 +156,7 @@ class PMatContract(AlgebraContract):
         assert report.converged and report.iterations <= 2
         assert_close(solution.flat, D.damped_inverse() @ vectors(case).flat.double(), torch.float32)
 
-    def test_conjugate_gradients_go_on_from_a_first_guess(self, F, D, case):
+    def test_conjugate_gradients_go_on_from_a_first_guess(self, F: PMat, D: Dense, case: Case) -> None:
         v, preconditioner = vectors(case, 2), PMatDiag.from_dense(F.layout, 1 + D.matrix.diagonal().to(case.dtype))
         expected = v.flat.double() @ D.damped_inverse()
         exact = PVector(F.layout, expected.to(case.dtype))
@@ -169,7 +169,7 @@ class PMatContract(AlgebraContract):
         assert torch.equal(exact.flat, expected.to(case.dtype))
 
     @stored_only
-    def test_a_first_guess_of_another_kind_or_shape_is_refused(self, F, case):
+    def test_a_first_guess_of_another_kind_or_shape_is_refused(self, F: PMat, case: Case) -> None:
         v = vectors(case, 2)
         for start in (vectors(case), vectors(case, 3), v.flat, of_another_model()):
             with pytest.raises(InputError):
