@@ -104,7 +104,7 @@ def true_rows(layer: nn.Module, x: Tensor, grads: Tensor, group: tuple[str, ...]
         for k in range(len(grads))
     ]
     return torch.stack(
-        [torch.stack([torch.cat([g.tensor().flatten() for g in grads]) for grads in line]) for line in lines]
+        [torch.stack([torch.cat([g.to_dense().flatten() for g in grads]) for grads in line]) for line in lines]
     )
 
 

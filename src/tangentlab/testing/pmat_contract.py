@@ -162,8 +162,8 @@ class PMatContract(AlgebraContract):
         exact = PVector(F.layout, expected.to(case.dtype))
         assert F.solve_cg(v, DAMPING, start=exact, rtol=1e-4)[1].iterations == 0
         for start in (exact + 0.1 * vectors(case, 2, seed=3), vectors(case, 2, seed=5)):
-            for options in ({}, {"preconditioner": preconditioner}):
-                solution, report = F.solve_cg(v, DAMPING, start=start, **options)
+            for inner in (None, preconditioner):
+                solution, report = F.solve_cg(v, DAMPING, start=start, preconditioner=inner)
                 assert_close(solution.flat, expected, case.dtype, factor=1e3)
                 assert report.converged
         assert torch.equal(exact.flat, expected.to(case.dtype))
