@@ -1,7 +1,5 @@
 """The contract of a representation: what every PMat must do, checked on small models against dense matrices.
 
-To add a representation, write in `test_representations.py`:
-
     class TestLowRank(PMatContract):
         representation = tl.PMatLowRank         # anything that FIM(representation=...) takes
         models = ALL                            # the models on which it is defined; KRONECKER where KFAC is
@@ -13,7 +11,7 @@ To add a representation, write in `test_representations.py`:
         def stored(self, case):                 # how many numbers it stores
             return CLASSES * EXAMPLES * dimension(case)
 
-and override `build` if it is not made by FIM(...). `pseudo_inverse = False` says that solve without damping raises,
+Override `build` if it is not made by FIM(...). `pseudo_inverse = False` says that solve without damping raises,
 `iterative = True` that solve stops at a tolerance, `pickles = False` that it holds the model and can be neither pickled nor
 moved.
 
