@@ -22,7 +22,7 @@ ORDER = (
     ("moved",),
     ("lazy",),
     ("errors", "temporary"),
-    ("files", "plain"),
+    ("files", "plain", "schedule"),
     ("lines",),
     ("linalg",),
     ("layers",),

@@ -38,6 +38,7 @@ _MODULES = {
     **{f"linearized.{name}": f"kernels.{name}" for name in ("dynamics", "eigenpairs", "function_space")},
     "linearized.modes": "kernels.mode_dynamics",
     "recorder.flow": "alignment.flow",
+    "recorder.schedule": "schedule",
     **{f"experiments.{name}": f"experiments.geometry.{name}" for name in ("kl_expansion", "parameter_distance")},
     **{
         f"experiments.{name}": f"experiments.metrics.{name}"

@@ -5,8 +5,11 @@ Step k means: after k updates, so step 0 is the initial network. What a callback
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from tangentlab.lines import Row
+from tangentlab.schedule import Geometric, schedule_of
 
 if TYPE_CHECKING:
     from tangentlab.bench.training import Training
@@ -27,25 +30,38 @@ class Callback:
 
 
 class At(Callback):
-    """Calls ``action`` at the given steps; at the last one too when ``last`` is true."""
+    """Calls ``action`` at the steps of a `Schedule` (or a list of steps, or every so many); at the last one too if asked."""
 
-    def __init__(self, steps: Iterable[int], action: Callable[[Training], None], *, last: bool = False) -> None:
-        self._steps, self._action, self._last = frozenset(steps), action, last
+    def __init__(self, steps: Any, action: Callable[[Training], None], *, last: bool = False) -> None:
+        self._schedule, self._action, self._last = schedule_of(steps), action, last
 
     def __call__(self, training: Training) -> None:
-        if training.step in self._steps or (self._last and training.step == training.steps):
+        if self._schedule.due(training.step) or (self._last and training.step == training.steps):
             self._action(training)
 
 
-class Every(Callback):
+class Every(At):
     """Calls ``action`` at steps 0, k, 2k, ... and at the last one."""
 
     def __init__(self, period: int, action: Callable[[Training], None]) -> None:
-        self._period, self._action = period, action
+        super().__init__(period, action, last=True)
 
-    def __call__(self, training: Training) -> None:
-        if training.step % self._period == 0 or training.step == training.steps:
-            self._action(training)
+
+class Points(At):
+    """Calls ``measure(training)`` at the steps of a schedule and at the last one, and keeps the rows that it returns.
+
+    The rows survive a restart, so that claims which compare points of a training can be judged at its end.
+    """
+
+    def __init__(self, steps: Any, measure: Callable[[Training], list[Row]]) -> None:
+        super().__init__(steps, lambda training: self.rows.extend(measure(training)), last=True)
+        self.rows: list[Row] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": [dict(row) for row in self.rows]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows = [dict(row) for row in state["rows"]]
 
 
 class OnProgress(Callback):
@@ -88,8 +104,4 @@ class OnProgress(Callback):
 
 def geometric_steps(last: int, first: float = 5.0, ratio: float = 1.15) -> list[int]:
     """0, then ``first * ratio^k`` rounded, up to and with ``last``: dense early, where things move fast."""
-    steps, place = {0, last}, first
-    while place < last:
-        steps.add(round(place))
-        place *= ratio
-    return sorted(steps)
+    return sorted({0, *Geometric(first, ratio).between(0, last), last})

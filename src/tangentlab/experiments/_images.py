@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from tangentlab.bench.callbacks import Points as Points
 from tangentlab.data import Dataset, downscale, standardize
-from tangentlab.experiments import Batches, Callback, Lab, Training, train
+from tangentlab.experiments import Batches, Lab, Training, train
+from tangentlab.lines import Row as Row
 from tangentlab.temporary import changed
-
-Row = dict[str, Any]
 
 
 def image_data(lab: Lab, name: str, pixels: int, images: int) -> tuple[Dataset, Dataset]:
@@ -101,29 +101,6 @@ def evaluation(model: nn.Module, batches: Batches, passes: int) -> Iterator[None
 def for_trial(lab: Lab, count: int, most: int = 32) -> int:
     """``count``, or at most ``most`` when the run is cut short: a trial only shows that things work."""
     return count if lab.max_steps is None else min(count, most)
-
-
-class Points(Callback):
-    """Calls ``measure(training)`` at the given steps and at the last one, and keeps the rows that it returns.
-
-    The rows survive a restart, so that claims which compare points of a training can be judged at its end.
-    """
-
-    def __init__(self, steps: Iterable[int], measure: Callable[[Training], list[Row]]) -> None:
-        self._steps, self._measure = frozenset(steps), measure
-        self.rows: list[Row] = []
-
-    def __call__(self, training: Training) -> None:
-        if training.step in self._steps or training.step == training.steps:
-            self.rows += self._measure(training)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The rows so far."""
-        return {"rows": [dict(row) for row in self.rows]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the rows."""
-        self.rows = [dict(row) for row in state["rows"]]
 
 
 def follow(

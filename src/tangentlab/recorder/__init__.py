@@ -6,6 +6,6 @@
 from tangentlab.recorder.probes import View
 from tangentlab.recorder.recorder import TangentRecorder
 from tangentlab.recorder.recording import Recording
-from tangentlab.recorder.schedule import At, Every, Geometric, Schedule, When
+from tangentlab.schedule import At, Every, Geometric, Schedule, When
 
 __all__ = ["At", "Every", "Geometric", "Recording", "Schedule", "TangentRecorder", "View", "When"]

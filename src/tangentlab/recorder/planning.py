@@ -8,7 +8,7 @@ from math import inf
 
 from tangentlab.figures.format import duration
 from tangentlab.recorder.budget import Budget, Size, horizon, ladder
-from tangentlab.recorder.schedule import Schedule
+from tangentlab.schedule import Schedule
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ from tangentlab.recorder.planning import Course, choose_size
 from tangentlab.recorder.probes import Call, make_probes
 from tangentlab.recorder.recording import Recording
 from tangentlab.recorder.scalars import plain_number, require_number
-from tangentlab.recorder.schedule import schedule_of
 from tangentlab.recorder.storage import Row, ScalarWriter, until
 from tangentlab.recorder.words import announcement, warn_of, warn_of_disk, why_not_running
+from tangentlab.schedule import schedule_of
 
 if TYPE_CHECKING:
     from tangentlab.figures.picture import Picture

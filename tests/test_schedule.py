@@ -5,7 +5,7 @@ import pytest
 from tangentlab.errors import InputError
 from tangentlab.experiments import geometric_steps
 from tangentlab.recorder import At, Every, Geometric, When
-from tangentlab.recorder.schedule import schedule_of
+from tangentlab.schedule import schedule_of
 
 
 @pytest.mark.parametrize(("first", "ratio"), [(5.0, 1.7), (5.0, 1.15), (0.4, 1.01), (1.0, 2.0)])

@@ -1,4 +1,4 @@
-"""When to take a snapshot: step k means after k updates, and step 0 is the network before training."""
+"""When to look at a training: step k means after k updates, and step 0 is the network before training."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tangentlab.errors import InputError
 
 
 class Schedule(ABC):
-    """A set of steps; the recorder adds the first and the last step of a training to every schedule."""
+    """A set of steps; recorders add the first and the last step of a training to it."""
 
     @abstractmethod
     def between(self, after: int, last: int) -> list[int]:
         """The steps s with ``after < s <= last``, in order."""
 
     def due(self, step: int) -> bool:
-        """Whether a snapshot belongs after this many updates."""
+        """Whether to look after this many updates."""
         return bool(self.between(step - 1, step))
 
 
