@@ -8,7 +8,7 @@ import torch
 
 from tangentlab.errors import DataFileError, InputError
 from tangentlab.recorder import Recording, TangentRecorder
-from tangentlab.recorder.storage import Journal, read_rows
+from tangentlab.recorder.storage import opened, read_rows
 from tests.recorder.trainings import STEADY, convolutional, probes, train
 
 
@@ -17,7 +17,7 @@ def row(step, kind="snapshot", **more):
 
 
 def test_rows_come_back_with_numbers_that_json_has_no_name_for(tmp_path):
-    journal = Journal(tmp_path, resume=False)
+    journal, _ = opened(tmp_path, resume=False)
     journal.append(row(0, values={"a": math.inf, "b": 0.1 + 0.2, "c": -math.inf}))
     journal.close()
     assert read_rows(tmp_path) == [row(0, values={"a": math.inf, "b": 0.1 + 0.2, "c": -math.inf})]
@@ -26,14 +26,14 @@ def test_rows_come_back_with_numbers_that_json_has_no_name_for(tmp_path):
 
 @pytest.mark.parametrize("cut", range(2, 40, 6))
 def test_a_line_cut_anywhere_costs_that_line_only_and_the_next_recorder_goes_on_below(tmp_path, cut):
-    journal = Journal(tmp_path, resume=False)
+    journal, _ = opened(tmp_path, resume=False)
     for step in range(3):
         journal.append(row(step, values={"loss": 1.5}))
     journal.close()
     path = tmp_path / "recording.jsonl"
     path.write_bytes(path.read_bytes()[:-cut])
     assert [found["step"] for found in read_rows(path)] == [0, 1]
-    again = Journal(tmp_path, resume=True)
+    again, _ = opened(tmp_path, resume=True)
     again.append(row(1, "resumed"))
     again.append(row(7))
     again.close()
@@ -41,7 +41,7 @@ def test_a_line_cut_anywhere_costs_that_line_only_and_the_next_recorder_goes_on_
 
 
 def test_a_line_that_is_no_row_in_the_middle_is_damage(tmp_path):
-    journal = Journal(tmp_path, resume=False)
+    journal, _ = opened(tmp_path, resume=False)
     for step in range(3):
         journal.append(row(step))
     journal.close()
@@ -56,7 +56,7 @@ def test_a_line_that_is_no_row_in_the_middle_is_damage(tmp_path):
 
 
 def test_steps_that_were_trained_again_count_once(tmp_path):
-    journal = Journal(tmp_path, resume=False)
+    journal, _ = opened(tmp_path, resume=False)
     for one in (row(0), row(5), row(9), row(5, "resumed"), row(8)):
         journal.append(one)
     journal.close()
@@ -238,13 +238,13 @@ def test_a_run_has_a_name_of_its_own_that_no_random_state_gives(tmp_path):
 
 
 def test_recordings_without_a_name_go_on_as_they_did(tmp_path):
-    journal = Journal(tmp_path, resume=False)
+    journal, _ = opened(tmp_path, resume=False)
     for one in (row(0, "start"), row(0), row(3)):
         journal.append(one)
     journal.close()
-    again = Journal(tmp_path, resume=True)
-    assert not again.new
+    again, new = opened(tmp_path, resume=True)
+    assert not new
     again.close()
-    named = Journal(tmp_path, resume=True, run="another")
-    assert named.new and len(read_rows(tmp_path / "recording.1.jsonl")) == 3
+    named, new = opened(tmp_path, resume=True, run="another")
+    assert new and len(read_rows(tmp_path / "recording.1.jsonl")) == 3
     named.close()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tangentlab.errors import DiskError
 from tangentlab.files import disk_errors
-from tangentlab.recorder.storage import Journal, Row, ScalarWriter, run_of, scalar_writer, write_scalars
+from tangentlab.lines import LineWriter
+from tangentlab.recorder.storage import Row, ScalarWriter, opened, run_of, scalar_writer, write_scalars
 
 
 class Ledger:
@@ -20,34 +21,36 @@ class Ledger:
     def __init__(self, tensorboard: ScalarWriter | str | Path | None) -> None:
         self.rows: list[Row] = []
         self._scalars = scalar_writer(tensorboard)
-        self._journal: Journal | None = None
+        self._lines: LineWriter | None = None
 
     @property
     def closed(self) -> bool:
         """Whether no file is open."""
-        return self._journal is None
+        return self._lines is None
 
     def open(self, folder: Path | None, *, resume: bool) -> None:
         """Go on with the rows that are there, or without any; a file that holds another run is put aside."""
         self.rows = list(self.rows) if resume else []
         if folder is None:
             return
-        self._journal = Journal(folder, resume=resume, run=run_of(self.rows))
-        for row in self.rows if self._journal.new else ():  # the file did not come along with the checkpoint
-            self._journal.append(row)
+        self._lines, new = opened(folder, resume=resume, run=run_of(self.rows))
+        for row in self.rows if new else ():  # the file did not come along with the checkpoint
+            self._lines.append(row)
+        self._lines.sync()
 
     def write(self, row: Row) -> None:
         """Take one row down, everywhere."""
         self.rows.append(row)
-        if self._journal is not None:
-            self._journal.append(row)
+        if self._lines is not None:
+            self._lines.append(row)
+            self._lines.sync()
         if self._scalars is not None and row["kind"] == "snapshot":
             with disk_errors(Path("the log of TensorBoard")):
                 write_scalars(self._scalars, row)
 
     def close(self) -> None:
         """Close the file; its rows are on the disk already, so nothing is lost if that fails."""
-        if self._journal is not None:
+        if self._lines is not None:
             with suppress(DiskError):
-                self._journal.close()
-            self._journal = None
+                self._lines.close()
+            self._lines = None

@@ -28,32 +28,22 @@ class ScalarWriter(Protocol):
         """Hand over what was written."""
 
 
-class Journal:
-    """Appends rows to ``folder/recording.jsonl``.
+def opened(folder: Path, *, resume: bool, run: str | None = None) -> tuple[LineWriter, bool]:
+    """``folder/recording.jsonl`` to append to, and whether it is new.
 
     resume: whether to go on with what is there. A file that holds another run than ``run``, or is damaged, is put aside all the
-    same, and `new` says that there is no file to go on with.
+    same.
     """
-
-    def __init__(self, folder: Path, *, resume: bool, run: str | None = None) -> None:
-        path = make_folder(folder) / FILE
-        with disk_errors(path):
-            if path.exists() and not (resume and _holds(path, run)):
-                path.rename(_free_name(folder))
-            self.new = not path.exists()
-            torn = not self.new and path.stat().st_size > 0 and path.read_bytes()[-1:] != b"\n"
-        self._lines = LineWriter(path)
-        if torn:
-            self._lines.end_line()
-
-    def append(self, row: Row) -> None:
-        """Write one row and wait until it is on the disk."""
-        self._lines.append(row)
-        self._lines.sync()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._lines.close()
+    path = make_folder(folder) / FILE
+    with disk_errors(path):
+        if path.exists() and not (resume and _holds(path, run)):
+            path.rename(_free_name(folder))
+        new = not path.exists()
+        torn = not new and path.stat().st_size > 0 and path.read_bytes()[-1:] != b"\n"
+    lines = LineWriter(path)
+    if torn:
+        lines.end_line()
+    return lines, new
 
 
 def _holds(path: Path, run: str | None) -> bool:
