@@ -118,7 +118,7 @@ def test_transport_keeps_the_diagonal_that_the_old_matrix_has_in_the_new_basis()
         backward(model, *data(20, 4, seed=step))
         gradient = block.matrix([p.grad.clone() for p in block.parameters])
         precond.step()
-    left, right = block.left.basis[0], block.right.basis[0]
+    left, right = (side.basis.vectors[0] for side in (block.left, block.right))
     turned = torch.stack([(left[:, i, None] * right[None, :, j]) for i in range(3) for j in range(5)])
     flat = block.form.to_flat(turned[:, None])
     carried = ((flat @ old) * flat).sum(-1).reshape(3, 5)
@@ -136,13 +136,13 @@ def test_one_qr_step_is_closer_to_the_new_eigenbasis_than_the_old_one() -> None:
     side = next(iter(precond.blocks.values())).right
     backward(model, *data(30, 4, seed=0))
     precond.step()
-    assert spread(side.statistic[0], side.basis[0]) < 1e-12
+    assert spread(side.statistic.matrices[0], side.basis.vectors[0]) < 1e-12
     for step in range(1, 6):
-        old = side.basis[0].clone()
+        old = side.basis.vectors[0].clone()
         backward(model, *data(30, 4, seed=step))
         precond.step()
-        assert spread(side.statistic[0], side.basis[0]) < spread(side.statistic[0], old)
-        torch.testing.assert_close(side.basis[0].T @ side.basis[0], torch.eye(5, dtype=torch.float64))
+        assert spread(side.statistic.matrices[0], side.basis.vectors[0]) < spread(side.statistic.matrices[0], old)
+        torch.testing.assert_close(side.basis.vectors[0].T @ side.basis.vectors[0], torch.eye(5, dtype=torch.float64))
 
 
 def test_the_scale_is_from_the_batch_alone_when_nothing_is_averaged() -> None:

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from tangentlab.errors import InputError, NumericsError
-from tangentlab.optim import EKFAC, EKFACra, refresh, thin
+from tangentlab.optim import EKFAC, EKFACra, refresh
 from tangentlab.optim.distributed import Processes
+from tangentlab.optim.thin import RunningThin
 from tests.optim.truth import backward, data, factors, kronecker_factors, layer_gradient, spectral
 
 EPS, DECAY, PERIOD = 0.02, 0.75, 4
@@ -93,7 +94,7 @@ def test_steps_are_those_of_a_full_basis_with_one_second_moment_outside(net: str
         for layer, truth in zip(layers, expected):
             np.testing.assert_allclose(layer_gradient(layer), truth, rtol=1e-6, atol=1e-9)
         optimizer.step()
-    assert truths[0].outside and precond.blocks[precond.groups[0]].right.outside == truths[0].outside
+    assert truths[0].outside and precond.blocks[precond.groups[0]].right.basis.outside == truths[0].outside
 
 
 def trained(model: nn.Module, shape: tuple[int, ...], steps: int = 6, first: int = 0, precond=None, **settings):
@@ -136,19 +137,19 @@ def test_eigenpairs_are_the_leading_ones_of_the_full_decomposition(net: str) -> 
     model, shape = NETS[net]()
     _, precond = trained(model, shape, PERIOD + 1)
     side = precond.blocks[precond.groups[0]].right
-    values, basis = torch.linalg.eigh(side.statistic[0])
-    rank = side.basis.shape[-1]
+    values, basis = torch.linalg.eigh(side.statistic.matrices[0])
+    rank = side.basis.kept
     assert rank < side.size and side.values.shape == (1, rank + 1)
     torch.testing.assert_close(side.values[0, :rank], values.flip(0)[:rank])
     assert float(side.values[0, -1]) == 0 and float(values.flip(0)[rank:].abs().max()) < 1e-12
-    overlap = (basis.flip(1)[:, :rank].T @ side.basis[0]).abs()
+    overlap = (basis.flip(1)[:, :rank].T @ side.basis.vectors[0]).abs()
     torch.testing.assert_close(overlap, torch.eye(rank, dtype=torch.float64), atol=1e-9, rtol=0)
 
 
-def side_of(rows: torch.Tensor) -> thin.ThinSide:
-    side = thin.ThinSide(rows.shape[1])
-    side.absorb((rows.T @ rows)[None], 0.0, len(rows))
-    thin.refresh_thin([side], Processes())
+def side_of(rows: torch.Tensor) -> RunningThin:
+    side = RunningThin(rows.shape[1])
+    side.absorb(side.side((rows.T @ rows)[None], 1.0), 0.0, len(rows))
+    refresh.refresh_sides([side], "eigh", Processes())
     return side
 
 
@@ -160,8 +161,8 @@ def test_leading_coordinates_do_not_drown_in_the_rounding_of_the_outside() -> No
     for dtype in (torch.float32, torch.float64):
         side = side_of(rows.to(dtype))
         own, divisor = x.to(dtype), side.values[:, None, :] + 1e-2
-        found = side.divided(own, side.into(own), divisor, lambda y: y)
-        along[dtype] = found.double() @ side_of(rows.double()).basis[..., :3]
+        found = side.basis.divided(own, side.basis.into(own), divisor, lambda y: y)
+        along[dtype] = found.double() @ side_of(rows.double()).basis.vectors[..., :3]
     error = (along[torch.float32] / along[torch.float64] - 1).abs().max()
     assert float(error) < 1e-2, error
 
@@ -206,7 +207,7 @@ def test_groups_of_a_convolution_have_a_thin_basis_each() -> None:
     _, precond = trained(model, (10, 16, 4, 4), PERIOD - 1)
     block = precond.blocks[precond.groups[0]]
     truths = [SharedOutside("factored", False) for _ in range(2)]
-    for truth, a, b in zip(truths, block.right.statistic, block.left.statistic):
+    for truth, a, b in zip(truths, block.right.statistic.matrices, block.left.statistic.matrices):
         truth.refresh(a.numpy(), b.numpy(), 40)
     fresh = EKFACra(model, **SETTINGS)
     own = fresh.blocks[fresh.groups[0]]
@@ -248,15 +249,15 @@ def test_a_thin_state_is_refused_where_bases_are_full_and_a_full_one_is_taken_up
     precond.load_state_dict(states[False])
     side = precond.blocks[precond.groups[0]].right
     trained(model, shape, 2, 2, precond)
-    assert side.outside == 0
+    assert side.kind == "full"
     trained(model, shape, 1, 4, precond)  # a refresh
-    assert side.outside == 31
+    assert side.kind == "thin 10"
 
 
 def diagonal_error(side) -> float:
     """What is off the diagonal of A in its basis, and what lies outside."""
-    inside = side.basis[0] @ torch.diag(side.values[0, : side.basis.shape[-1]]) @ side.basis[0].T
-    return float((side.statistic[0] - inside).norm() / side.statistic[0].norm())
+    inside = side.basis.vectors[0] @ torch.diag(side.values[0, : side.basis.kept]) @ side.basis.vectors[0].T
+    return float((side.statistic.matrices[0] - inside).norm() / side.statistic.matrices[0].norm())
 
 
 def test_a_qr_step_needs_a_full_basis_so_thin_ones_are_made_anew() -> None:
@@ -267,11 +268,11 @@ def test_a_qr_step_needs_a_full_basis_so_thin_ones_are_made_anew() -> None:
     side = precond.blocks[precond.groups[0]].right
     for step in range(3):
         trained(model, shape, 1, step, precond)
-        assert side.outside == 31 and diagonal_error(side) < 1e-12
+        assert side.kind == "thin 10" and diagonal_error(side) < 1e-12
     trained(model, shape, 1, 3, precond)  # averaged from now on: a full decomposition
-    assert side.outside == 0 and diagonal_error(side) < 1e-12
+    assert side.kind == "full" and diagonal_error(side) < 1e-12
     trained(model, shape, 1, 4, precond)  # then one QR step
-    assert side.outside == 0 and diagonal_error(side) > 1e-6
+    assert side.kind == "full" and diagonal_error(side) > 1e-6
 
 
 def test_a_decomposition_that_is_not_accurate_is_made_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +281,7 @@ def test_a_decomposition_that_is_not_accurate_is_made_in_full(monkeypatch: pytes
     def fails(*_):
         raise NumericsError("not accurate")
 
-    monkeypatch.setattr(thin, "low_rank_eigh", fails)
+    monkeypatch.setattr(refresh, "low_rank_eigh", fails)
     found, precond = trained(*wide_conv())
     assert torch.equal(found, truth)
     assert precond.blocks[precond.groups[0]].right.kind == "full"
@@ -301,8 +302,8 @@ def test_a_full_decomposition_that_fails_after_a_thin_one_does_not_keep_the_thin
         trained(model, shape, 1, 1, precond)
     assert any("size 41 failed: it keeps the identity" in str(warning.message) for warning in told)
     side = precond.blocks[precond.groups[0]].right
-    assert torch.equal(side.basis[0], torch.eye(41, dtype=torch.float64))
-    torch.testing.assert_close(side.values[0], side.statistic[0].diagonal())
+    assert torch.equal(side.basis.vectors[0], torch.eye(41, dtype=torch.float64))
+    torch.testing.assert_close(side.values[0], side.statistic.matrices[0].diagonal())
 
 
 def test_a_layer_that_joins_later_gets_its_thin_basis_then() -> None:

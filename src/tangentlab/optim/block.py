@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,13 +20,13 @@ from torch import Tensor, nn
 
 from tangentlab.engine.groups import Group
 from tangentlab.layers import OuterSum
-from tangentlab.layers.outer import square_sum_of_products
-from tangentlab.objects.pmat.kronecker import EigenBlock, KronBlock
+from tangentlab.objects.pmat.basis import Basis
+from tangentlab.objects.pmat.kronecker import EigenBlock, KronBlock, squares_in_bases
 from tangentlab.objects.pmat.matrix_form import MatrixForm
-from tangentlab.optim.channel_side import ChannelSide
+from tangentlab.objects.pmat.side import Side, both
 from tangentlab.optim.damping import balance, damped
 from tangentlab.optim.lookup import LookupSum
-from tangentlab.optim.sides import DenseSide, Side
+from tangentlab.optim.sides import RunningChannels, RunningSide
 from tangentlab.optim.sums import Sample
 
 SCALES = ("kronecker", "per_example", "batch")
@@ -41,7 +42,7 @@ class BlockOptions:
         rowwise: the layer is one vector and its block a full matrix.
         form, pi: of the damping. cutoff: modes kept. inverse: "eigh" or "cholesky". sharing: "expand" or "reduce".
         rebase: what happens to the scale in a new basis: "kfac", "transport" or "keep".
-        thin: whether the input side may keep fewer eigenvectors than it has columns (`ThinSide`).
+        thin: whether the input side may keep fewer eigenvectors than it has columns (`RestBasis`).
     """
 
     scale: str
@@ -72,8 +73,8 @@ class Block:
         group: Group,
         parameters: Sequence[nn.Parameter],
         shape: tuple[int, int, int],
-        left: Side,
-        right: Side,
+        left: RunningSide,
+        right: RunningSide,
         gradients: str,
         options: BlockOptions,
     ) -> None:
@@ -119,13 +120,13 @@ class Block:
 
     def _add_factors(self, sample: Sample) -> None:
         sharing = self.options.sharing
-        channels = isinstance(self.right, ChannelSide)
+        channels = isinstance(self.right, RunningChannels)
         for outer in self._chunks(sample):
             self.rows += outer.examples * (outer.positions if sharing == "expand" else 1)
             self._sum("left").add_(self.left.measure(outer, "left", sharing))
             if not channels:
                 self._sum("right").add_(self.right.measure(outer, "right", sharing))
-        if isinstance(self.right, ChannelSide):
+        if isinstance(self.right, RunningChannels):
             self._sum("right").add_(self.right.measure_inputs(sample))
 
     def add_squares(self, samples: Sequence[Sample]) -> None:
@@ -133,26 +134,11 @@ class Block:
         size = self.form.dim
         for sample in samples:
             for outer in sample.chunks(max(sample.cells_per_example(), size)):
-                self._sum("squares").add_(self._rotated_squares(outer))
-
-    def _rotated_squares(self, outer: OuterSum) -> Tensor:
-        """By whichever order is cheaper: factors first (T positions each), or the example's gradient."""
-        if isinstance(outer, LookupSum):
-            return outer.square_sum_of(self.right.into(outer.right))
-        if isinstance(self.left, DenseSide) and isinstance(self.right, DenseSide):
-            assert self.left.basis is not None and self.right.basis is not None
-            return outer.rotated_square_sum(self.left.basis, self.right.basis)
-        if outer.positions == 1:
-            left, right = self.left.into(outer.left), self.right.into(outer.homogeneous())
-            squares = left[..., 0, :].square().sum(0), right[..., 0, :].square().sum(0)
-            return torch.einsum("ngo,ngi->goi", *squares)
-        _, rows, columns = self.form.shape
-        of_factors = outer.positions * (rows * self.left.rotation + columns * self.right.rotation)
-        of_gradient = rows * columns * (self.left.rotation + self.right.rotation)
-        left, right = outer.left, outer.homogeneous()
-        if of_factors <= of_gradient:
-            return square_sum_of_products(self.left.into(left), self.right.into(right))
-        return square_sum_of_products(left, right, self.rotate)
+                left, right = self._bases
+                if isinstance(outer, LookupSum):
+                    self._sum("squares").add_(outer.square_sum_of(right.into(outer.right)))
+                else:
+                    self._sum("squares").add_(squares_in_bases(outer, left, right))
 
     def factor_sums(self, gain: float) -> list[Tensor]:
         """This step's sums of a a^T and g g^T, the gradients made per-example ones by the gain."""
@@ -172,10 +158,8 @@ class Block:
         """
         left_first = self.gradients == "left" and not self.options.rowwise
         by = (rows, examples) if left_first else (examples, rows)
-        self.left.absorb(self._sum("left") / by[0], decay, rows)
-        self.right.absorb(self._sum("right") / by[1], decay, rows)
-        if isinstance(self.right, ChannelSide):
-            self.right.absorb_ones(rows / examples, decay)
+        for key, side, count in (("left", self.left, by[0]), ("right", self.right, by[1])):
+            side.absorb(side.side(self._sum(key) / count, rows / examples), decay, rows)
 
     def square_sums(self, gain: float) -> Tensor:
         """This step's sum of squares, with what was kept for the new basis."""
@@ -196,7 +180,7 @@ class Block:
     def based(self) -> bool:
         """Whether there is a basis (or an inverse)."""
         if self.options.inverse == "cholesky":
-            return getattr(self.left, "inverse", None) is not None
+            return self.left.inverse is not None
         return self.left.values is not None or not self.options.factors
 
     @property
@@ -208,14 +192,22 @@ class Block:
     def _scales_itself(self) -> bool:
         return self.options.scale == "batch" and not self.options.factors
 
-    def rebase(self, old: tuple[Tensor | None, Tensor | None]) -> None:
+    @property
+    def _bases(self) -> tuple[Basis, Basis]:
+        assert self.left.basis is not None and self.right.basis is not None
+        return self.left.basis, self.right.basis
+
+    def rebase(self, old: tuple[Basis | None, Basis | None]) -> None:
         """The scale in the new basis: KFAC's eigenvalues, the old scale carried over, or the old numbers."""
         known = self.scale is not None and self.options.scale != "kronecker"
         if known and self.options.rebase == "keep":
             return
         if known and self.options.rebase == "transport":
             assert self.scale is not None
-            self.scale = self.right.transport(self.left.transport(self.scale.mT, old[0]).mT, old[1])
+            (left, right), (before_left, before_right) = self._bases, old
+            if before_left is not None and before_right is not None:
+                of_left, of_right = partial(left.transport, old=before_left), partial(right.transport, old=before_right)
+                self.scale = both(self.scale, of_left, of_right)
             return
         assert self.left.values is not None and self.right.values is not None
         self.scale = self.left.values[:, :, None] * self.right.values[:, None, :]
@@ -233,8 +225,9 @@ class Block:
 
     def turned(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         """U_B^T M and its coordinates on the right, U_B^T M U_A."""
-        half = self.left.into(matrix.mT).mT
-        return half, self.right.into(half)
+        left, right = self._bases
+        half = left.into(matrix.mT).mT
+        return half, right.into(half)
 
     def rotate(self, matrix: Tensor) -> Tensor:
         """U_B^T M U_A."""
@@ -243,20 +236,22 @@ class Block:
     def natural(self, matrix: Tensor, epsilon: float) -> Tensor:
         """The preconditioned gradient, of the shape of the gradient (groups, rows, columns)."""
         if self.options.inverse == "cholesky":
-            return self.right.divide(self.left.divide(matrix.mT).mT)
+            assert self.left.inverse is not None and self.right.inverse is not None
+            return both(matrix, self.left.inverse.product, self.right.inverse.product)
         return self.natural_from(*self.turned(matrix), epsilon)
 
     def natural_from(self, half: Tensor, rotated: Tensor, epsilon: float) -> Tensor:
         """The same from the gradient as `turned` gives it: divide by s + eps', keep the top modes, turn back."""
         assert self.scale is not None
+        left, right = self._bases
         pi = torch.ones((len(self.scale), 1), dtype=self.dtype, device=self.scale.device)
         if self.options.pi and self.left.values is not None and self.right.values is not None:
-            of_left, of_right = self.left.spread(self.left.values), self.right.spread(self.right.values)
+            of_left, of_right = left.spread(self.left.values), right.spread(self.right.values)
             pi = balance(of_left.mean(-1, keepdim=True), of_right.mean(-1, keepdim=True), True)
         divisor = damped(self.scale, self.left.values, self.right.values, epsilon, self.options.form, pi)
         if self.options.cutoff is not None:
             divisor = divisor.masked_fill_(~self._top_modes(), torch.inf)
-        return self.right.divided(half, rotated, divisor, lambda x: self.left.out_of(x.mT).mT)
+        return right.divided(half, rotated, divisor, lambda x: left.out_of(x.mT).mT)
 
     def _top_modes(self) -> Tensor:
         """True for the modes of the largest scales."""
@@ -277,9 +272,15 @@ class Block:
     def quadratic(self, matrix: Tensor) -> Tensor:
         """d^T F d in the block's own approximation of F, for a step d (groups, rows, columns)."""
         if self.options.inverse == "cholesky":
-            return (matrix * self.right.multiply(self.left.multiply(matrix.mT).mT)).sum()
+            left, right = self._statistics
+            return (matrix * both(matrix, left.product, right.product)).sum()
         assert self.scale is not None
-        return self.right.spread(self.scale * self.rotate(matrix).square()).sum()
+        return self._bases[1].spread(self.scale * self.rotate(matrix).square()).sum()
+
+    @property
+    def _statistics(self) -> tuple[Side, Side]:
+        assert self.left.statistic is not None and self.right.statistic is not None
+        return self.left.statistic, self.right.statistic
 
     def matrix(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the parameters' shapes as (groups, rows, columns)."""
@@ -300,13 +301,12 @@ class Block:
 
     def as_pmat_block(self) -> EigenBlock | KronBlock:
         """The block's approximation of F, as the blocks of a `PMat` hold it."""
-        groups, rows, columns = self.form.shape
-        like = torch.empty((groups, rows, columns + self.form.bias), dtype=self.dtype, device=self.parameters[0].device)
         if self.options.inverse == "cholesky":
-            return KronBlock(self.left.dense_statistic(like), self.right.dense_statistic(like), self.form)
+            left, right = (side.map(torch.clone) for side in self._statistics)
+            return KronBlock(left, right, self.form)
         assert self.scale is not None
-        scale = self.right.spread(self.scale).clone()
-        return EigenBlock(self.left.dense_basis(like.mT), self.right.dense_basis(like), scale, self.form)
+        first, second = self._bases
+        return EigenBlock(first.completed(), second.completed(), second.spread(self.scale).clone(), self.form)
 
     def state(self) -> dict[str, Any]:
         """Everything that a later step depends on."""

@@ -15,14 +15,13 @@ from tangentlab.errors import InputError, ModelError
 from tangentlab.objects.pmat import PMatEKFAC, PMatKFAC
 from tangentlab.objects.pmat.kronecker import KronBlock
 from tangentlab.optim.block import Block, BlockOptions
-from tangentlab.optim.channel_side import ChannelSide
 from tangentlab.optim.method import Gradients
 from tangentlab.optim.preconditioner import Preconditioner
 from tangentlab.optim.refresh import refresh_sides
 from tangentlab.optim.schedule import Schedule, check_choice, check_period, check_schedule, value_at
-from tangentlab.optim.sides import DenseSide, DiagonalSide, Side
+from tangentlab.optim.sides import RunningChannels, RunningDense, RunningDiagonal, RunningSide
 from tangentlab.optim.sums import Sample
-from tangentlab.optim.thin import ThinSide
+from tangentlab.optim.thin import RunningThin
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -115,21 +114,23 @@ class BlockPreconditioner(Preconditioner):
         gradients = "left" if entrywise else _gradient_side(module)
         return Block(group, parameters, shape, left, right, gradients, self.block_options)
 
-    def _sides(self, module: nn.Module, shape: tuple[int, int, int], entrywise: bool, bias: bool) -> tuple[Side, Side]:
+    def _sides(
+        self, module: nn.Module, shape: tuple[int, int, int], entrywise: bool, bias: bool
+    ) -> tuple[RunningSide, RunningSide]:
         _, rows, columns = shape
         if not self.block_options.factors:
-            return DiagonalSide(rows), DiagonalSide(columns + bias)
+            return RunningDiagonal(rows), RunningDiagonal(columns + bias)
         if entrywise:
-            return (DenseSide(rows) if rows <= self.block_limit else DiagonalSide(rows)), DiagonalSide(1)
+            return (RunningDense(rows) if rows <= self.block_limit else RunningDiagonal(rows)), RunningDiagonal(1)
         small = rows <= self.factor_limit and not isinstance(module, nn.Embedding)
-        left = DenseSide(rows) if small else DiagonalSide(rows)
+        left = RunningDense(rows) if small else RunningDiagonal(rows)
         if self.sua and isinstance(module, CONVOLUTIONS):
             taps = prod(module.kernel_size)
-            return left, ChannelSide(columns // taps, taps, bias)
+            return left, RunningChannels(columns // taps, taps, bias)
         size, inputs = columns + bias, _gradient_side(module) == "left"
         if size > self.factor_limit:
-            return left, DiagonalSide(size)
-        return left, ThinSide(size) if self.block_options.thin and inputs else DenseSide(size)
+            return left, RunningDiagonal(size)
+        return left, RunningThin(size) if self.block_options.thin and inputs else RunningDense(size)
 
     def _is_refresh(self, step: int) -> bool:
         early = self.warm_up and step < self.period and step.bit_count() == 1
@@ -204,7 +205,7 @@ class BlockPreconditioner(Preconditioner):
             for block in blocks:
                 block.invert(self.epsilon)
             return
-        old = [(block.left.basis_copy(), block.right.basis_copy()) for block in blocks]
+        old = [(block.left.basis, block.right.basis) for block in blocks]
         method = "eigh" if self.refresh == "eigh" or self.refreshes % self.eigh_every == 0 else "qr"
         refresh_sides([side for block in blocks for side in (block.left, block.right)], method, self.processes)
         for block, bases in zip(blocks, old, strict=True):

@@ -165,7 +165,7 @@ class EKFACra(BlockPreconditioner):
         rebase: what s becomes in a new basis: "kfac" (S_A x S_B, as in the authors' code), "transport" or "keep".
         thin: where A is measured on so few rows (examples times positions, at most 0.6 of its size) that it is singular,
             keep its eigenvectors of nonzero eigenvalue only, and one second moment per row of U_B^T g for all directions
-            outside (`ThinSide`): wide layers then cost about half. For A of one batch alone (factor_decay 0), with rebase
+            outside (`RestBasis`): wide layers then cost about half. For A of one batch alone (factor_decay 0), with rebase
             "kfac" and no cutoff. By default all eigenbases are full.
         damping_form, pi, cutoff, sua, sharing: as in `EKFAC`.
         options: of `BlockPreconditioner` and `Preconditioner`.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -41,6 +41,10 @@ class Basis(ABC):
     def squares_out_of(self, y: Tensor) -> Tensor:
         """y (U^2)^T with the entries of U squared."""
 
+    def stacks(self) -> list[Tensor]:
+        """Eigenvectors of the stacks of the side whose basis this is."""
+        return self.tensors()
+
     @abstractmethod
     def map(self, function: Callable[[Tensor], Tensor]) -> Self:
         """The same with a function applied to every stored tensor."""
@@ -49,7 +53,7 @@ class Basis(ABC):
     def tensors(self) -> list[Tensor]:
         """Stored tensors."""
 
-    def transport(self, x: Tensor, old: Self) -> Tensor:
+    def transport(self, x: Tensor, old: Any) -> Tensor:
         """x |U_old^T U|^2: a diagonal of the old basis, read in this one."""
         return x
 

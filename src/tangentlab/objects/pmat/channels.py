@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.objects.pmat.basis import Basis
-from tangentlab.objects.pmat.side import DenseSide, Eigen, Pairs, Side, damped_inverse, stacked
+from tangentlab.objects.pmat.side import DenseSide, Eigen, Pairs, Side, damped_inverse
 
 Kind = TypeVar("Kind", bound="_Channels")
 
@@ -62,6 +62,10 @@ class _Channels:
         """The inverse."""
         count = self.alike * self.channels
         return y[..., :count].unflatten(-1, (self.alike, -1)).flatten(-3, -2), y[..., count:]
+
+    def stacks(self) -> list[Tensor]:
+        """The tail, and the head if it is more than a number."""
+        return [self.tail] if self.rotation is None else [self.tail, self.head]
 
     def map(self: Kind, function: Callable[[Tensor], Tensor]) -> Kind:
         """The same with other tensors."""
@@ -135,17 +139,10 @@ class ChannelSide(_Channels, Side):
         tail, head = (matrix.square().sum((-1, -2)) for matrix in (self.tail, self.head))
         return head + self.alike * tail
 
-    def matrices_to_decompose(self) -> list[Tensor]:
-        """The tails, and the heads if they are more than a number."""
-        return [*self.tail, *(self.head if self.rotation is not None else [])]
-
     def eigen_of(self, pairs: Pairs) -> Eigen:
         """Values in the order of the coordinates: those of the tail once per tap."""
-        groups = len(self.tail)
-        values, tail = stacked(pairs[:groups])
-        of_head, head = self.head.diagonal(dim1=-2, dim2=-1), torch.ones_like(self.head)
-        if self.rotation is not None:
-            of_head, head = stacked(pairs[groups:])
+        (values, tail), *rest = pairs
+        of_head, head = rest[0] if rest else (self.head.diagonal(dim1=-2, dim2=-1), torch.ones_like(self.head))
         basis = ChannelBasis(head, tail, self.taps, self.rotation)
         return torch.cat([values.repeat(1, self.alike), of_head], -1), basis
 

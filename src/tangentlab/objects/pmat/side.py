@@ -28,7 +28,7 @@ from tangentlab.objects.pmat.basis import Basis, DenseBasis, IdentityBasis
 Eigen = tuple[Tensor, Basis]
 """Eigenvalues (groups, k) and the basis."""
 Pairs = Sequence[tuple[Tensor, Tensor]]
-"""Eigenvalues (k) and eigenvectors (n, k) of single matrices."""
+"""Eigenvalues (groups, k) and eigenvectors (groups, n, k) of some stacks of matrices."""
 
 
 class Side(ABC):
@@ -49,12 +49,12 @@ class Side(ABC):
         """|A|^2, (groups)."""
 
     @abstractmethod
-    def matrices_to_decompose(self) -> list[Tensor]:
-        """The small matrices (n, n), or rows (m, n) of a thin one, whose eigenpairs make those of A."""
+    def stacks(self) -> list[Tensor]:
+        """Small matrices (groups, n, n), or rows (groups, m, n) of thin ones, whose eigenpairs make those of A."""
 
     @abstractmethod
     def eigen_of(self, pairs: Pairs) -> Eigen:
-        """Eigenvalues and basis, from the eigenpairs of those matrices."""
+        """Eigenvalues and basis, from the eigenpairs of those stacks."""
 
     @staticmethod
     @abstractmethod
@@ -115,13 +115,13 @@ class DenseSide(Side):
         """(groups)."""
         return self.matrices.square().sum((-1, -2))
 
-    def matrices_to_decompose(self) -> list[Tensor]:
-        """One per group."""
-        return list(self.matrices)
+    def stacks(self) -> list[Tensor]:
+        """The matrices."""
+        return [self.matrices]
 
     def eigen_of(self, pairs: Pairs) -> Eigen:
         """As they are."""
-        values, vectors = stacked(pairs)
+        ((values, vectors),) = pairs
         return values, DenseBasis(vectors)
 
     @staticmethod
@@ -168,13 +168,13 @@ class ThinSide(Side):
         """|R^T R|^2 = |R R^T|^2, (1)."""
         return (self.rows @ self.rows.mT).square().sum((-1, -2))
 
-    def matrices_to_decompose(self) -> list[Tensor]:
+    def stacks(self) -> list[Tensor]:
         """The rows."""
-        return list(self.rows)
+        return [self.rows]
 
     def eigen_of(self, pairs: Pairs) -> Eigen:
         """By falling eigenvalue, without the null modes, of which one is kept where there is nothing else."""
-        values, vectors = stacked(pairs)
+        ((values, vectors),) = pairs
         if not values.numel():
             values, vectors = values.new_zeros(1, 1), torch.eye(self.size, 1).to(vectors)[None]
         return values.flip(-1), DenseBasis(vectors.flip(-1))
@@ -224,7 +224,7 @@ class DiagonalSide(Side):
         """(groups)."""
         return self.values.square().sum(-1)
 
-    def matrices_to_decompose(self) -> list[Tensor]:
+    def stacks(self) -> list[Tensor]:
         """None: the eigenvectors are there."""
         return []
 
@@ -254,11 +254,6 @@ class DiagonalSide(Side):
         return [self.values]
 
 
-def stacked(pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Eigenpairs of several matrices as (groups, k) and (groups, n, k)."""
-    return torch.stack([values for values, _ in pairs]), torch.stack([vectors for _, vectors in pairs])
-
-
 def damped_inverse(matrices: Tensor, shift: Tensor) -> Tensor:
     """(matrices + shift I)^-1 by Cholesky, shift (groups, 1); falls back to a larger shift, at last to the diagonal."""
     eye = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
@@ -272,10 +267,15 @@ def damped_inverse(matrices: Tensor, shift: Tensor) -> Tensor:
 
 def decompose(sides: Sequence[Side]) -> list[Eigen]:
     """Eigenvalues and bases of all sides, their matrices side by side; thin bases for thin sides."""
-    jobs = [(isinstance(side, ThinSide), matrix) for side in sides for matrix in side.matrices_to_decompose()]
+    jobs = [(isinstance(side, ThinSide), matrix) for side in sides for stack in side.stacks() for matrix in stack]
     costs = [float(min(matrix.shape)) ** 3 for _, matrix in jobs]
-    pairs = iter(side_by_side(lambda job: psd_thin_eigh(job[1]) if job[0] else safe_eigh(job[1]), jobs, costs))
-    return [side.eigen_of([next(pairs) for _ in side.matrices_to_decompose()]) for side in sides]
+    found = iter(side_by_side(lambda job: psd_thin_eigh(job[1]) if job[0] else safe_eigh(job[1]), jobs, costs))
+    return [side.eigen_of([stacked([next(found) for _ in stack]) for stack in side.stacks()]) for side in sides]
+
+
+def stacked(pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """Eigenpairs of several matrices as (groups, k) and (groups, n, k)."""
+    return torch.stack([values for values, _ in pairs]), torch.stack([vectors for _, vectors in pairs])
 
 
 def both(matrix: Tensor, left: Callable[[Tensor], Tensor], right: Callable[[Tensor], Tensor]) -> Tensor:
