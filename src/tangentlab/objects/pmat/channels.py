@@ -39,24 +39,24 @@ class _Channels:
 
     def _turned(self, rotation: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
         """Columns (..., m, size) as channels of the taps that are alike, (..., m alike, channels), and the head's columns."""
-        weight = x[..., : self.channels * self.taps].unflatten(-1, (self.channels, self.taps))
-        modes = (weight if rotation is None else weight @ rotation).mT
-        first = [modes[..., 0, :]] if self.alike < self.taps else []
-        rest = modes[..., self.taps - self.alike :, :].flatten(-3, -2)
-        return rest, torch.cat([*first, x[..., self.channels * self.taps :]], -1)
+        count = self.channels * self.taps
+        weight, bias = x[..., :count].unflatten(-1, (self.channels, self.taps)), x[..., count:]
+        if rotation is None:
+            return weight.mT.flatten(-3, -2), bias
+        modes = (weight @ rotation).mT
+        return modes[..., 1:, :].flatten(-3, -2), torch.cat([modes[..., 0, :], bias], -1)
 
     def _columns(self, rotation: Tensor | None, rest: Tensor, head: Tensor) -> Tensor:
         """The inverse."""
-        modes, own = rest.unflatten(-2, (-1, self.alike)), head.shape[-1]
-        if self.alike < self.taps:
-            own -= self.channels
-            modes = torch.cat([head[..., None, : self.channels], modes], -2)
-        weight = modes.mT if rotation is None else modes.mT @ rotation.mT
-        return torch.cat([weight.flatten(-2), head[..., head.shape[-1] - own :]], -1)
+        modes = rest.unflatten(-2, (-1, self.alike))
+        if rotation is None:
+            return _joined(modes.mT.flatten(-2), head)
+        modes = torch.cat([head[..., None, : self.channels], modes], -2)
+        return _joined((modes.mT @ rotation.mT).flatten(-2), head[..., self.channels :])
 
     def _coordinates(self, rest: Tensor, head: Tensor) -> Tensor:
         """Coordinates (..., m, size): those of the taps that are alike, one after the other, then the head's."""
-        return torch.cat([rest.unflatten(-2, (-1, self.alike)).flatten(-2), head], -1)
+        return _joined(rest.unflatten(-2, (-1, self.alike)).flatten(-2), head)
 
     def _parts(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """The inverse."""
@@ -166,6 +166,11 @@ class ChannelSide(_Channels, Side):
     def scaled(self, factor: Any) -> ChannelSide:
         """factor A."""
         return ChannelSide(self.head * factor, self.tail * factor, self.taps, self.rotation)
+
+
+def _joined(weight: Tensor, head: Tensor) -> Tensor:
+    """One after the other; where there is no head, without a copy."""
+    return torch.cat([weight, head], -1) if head.shape[-1] else weight
 
 
 def _mean_first(taps: int, like: Tensor) -> Tensor:
