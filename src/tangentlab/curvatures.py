@@ -7,7 +7,7 @@ example; positions are summed), or "model" for the loss in the model's own outpu
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,12 @@ from tangentlab.engine.hessian import LossHessian
 from tangentlab.engine.kfra import feed_forward_statistics, recursion
 from tangentlab.engine.likelihood import Likelihood, loss_of
 from tangentlab.engine.losses import LossFunction
-from tangentlab.engine.network import Forward, Network, OutputFunction
+from tangentlab.engine.network import Network, Options, spelled_out
 from tangentlab.engine.own_loss import with_loss
 from tangentlab.engine.rows import Rows
-from tangentlab.engine.weightings import ConvexLoss, Empirical
+from tangentlab.engine.weightings import ConvexLoss
 from tangentlab.errors import InputError, StructureError
-from tangentlab.metrics import build_matrix
+from tangentlab.metrics import build_matrix, loss_rows
 from tangentlab.objects.pmat import PMat, PMatDense, PMatImplicit, PMatKFAC
 from tangentlab.objects.pmat.block import Block
 from tangentlab.objects.pmat.blockwise import BlockwisePMat
@@ -34,18 +34,13 @@ from tangentlab.objects.pvector import PVector
 Loss = str | Likelihood | LossFunction
 
 
+@spelled_out
 def GGN(
     model: nn.Module,
     loader: Any,
     representation: Any = PMatDense,
     loss: Loss = "classification",
-    *,
-    layers: Any = None,
-    forward: Forward | None = None,
-    function: OutputFunction | None = None,
-    n_output: int | None = None,
-    verify: bool = True,
-    progress: bool | None = None,
+    **options: Unpack[Options],
 ) -> PMat:
     """Generalized Gauss-Newton matrix G = 1/n sum_n J_n^T (d^2 loss_n / df_n^2) J_n of a loss that is convex in the outputs.
 
@@ -53,22 +48,17 @@ def GGN(
     families in their natural parameters it equals the Fisher matrix (Martens 2020), which `FIM` computes cheaper. Cost: one
     backward per output, plus what the representation needs. A loss that is not convex raises NumericsError.
     """
-    network = Network.of(model, layers, forward, function, verify)
-    network, batches, loss = with_loss(network, loader, loss, of_outputs=True)
-    return build_matrix(representation, network, batches, ConvexLoss(loss), n_output, progress)
+    network, batches, loss = with_loss(Network.of(model, **options), loader, loss, of_outputs=True)
+    return build_matrix(representation, Rows(network, batches, ConvexLoss(loss)))
 
 
+@spelled_out
 def Hessian(
     model: nn.Module,
     loader: Any,
     representation: Any = PMatImplicit,
     loss: Loss = "classification",
-    *,
-    layers: Any = None,
-    forward: Forward | None = None,
-    function: OutputFunction | None = None,
-    verify: bool = True,
-    progress: bool | None = None,
+    **options: Unpack[Options],
 ) -> PMat:
     """Hessian H = 1/n sum_n d^2 loss_n / dw^2: symmetric, in general indefinite.
 
@@ -76,13 +66,13 @@ def Hessian(
     parameter), PMatLowRank.with_options(rank=k) (eigenpairs of largest magnitude), and for linear layers that are applied
     once per example PMatKronSum (the blocks as 1/n sum a a^T (x) Hess_s, exact) and PMatKFAC (mean a a^T (x) mean Hess_s).
     """
-    network = Network.of(model, layers, forward, function, verify)
     if not hasattr(representation, "from_hessian"):
         raise InputError(f"representation must be a class such as PMatImplicit or PMatDense, not {representation!r}.")
-    network, batches, loss = with_loss(network, loader, loss)
-    return representation.from_hessian(LossHessian(network, batches, loss_of(loss), progress))
+    network, batches, loss = with_loss(Network.of(model, **options), loader, loss)
+    return representation.from_hessian(LossHessian(network, batches, loss_of(loss)))
 
 
+@spelled_out
 def GradientCovariance(
     model: nn.Module,
     loader: Any,
@@ -90,11 +80,7 @@ def GradientCovariance(
     loss: Loss = "classification",
     *,
     centred: bool = True,
-    layers: Any = None,
-    forward: Forward | None = None,
-    function: OutputFunction | None = None,
-    verify: bool = True,
-    progress: bool | None = None,
+    **options: Unpack[Options],
 ) -> PMat:
     """Covariance of per-example gradients, C = 1/n sum_n (g_n - g)(g_n - g)^T with g the mean (TONGA, Le Roux et al. 2008).
 
@@ -102,13 +88,11 @@ def GradientCovariance(
     every representation that stores the affected entries (EKFAC in its own basis); KFAC, whose factors cannot take it up,
     becomes the lazy difference KFAC - g g^T. Cost: one backward, and one more for the mean.
     """
-    network = Network.of(model, layers, forward, function, verify)
-    network, batches, loss = with_loss(network, loader, loss)
-    weighting, batches = Empirical(loss), batches.replayable()
-    moment = build_matrix(representation, network, batches, weighting, None, progress)
+    rows = loss_rows(Network.of(model, **options), loader, loss)
+    moment = build_matrix(representation, rows)
     if not centred:
         return moment
-    mean = mean_gradient(Rows(network, batches, weighting, progress=progress))
+    mean = mean_gradient(rows)
     if isinstance(moment, BlockwisePMat):
         return moment.less_outer(mean)
     return moment + PMatLowRank.from_factors(moment.layout, mean.flat[None], weights=-1.0)
@@ -129,13 +113,12 @@ def mean_gradient(rows: Rows) -> PVector:
     return PVector(layout, torch.cat([parts[name] for name in layout.names]) / examples)
 
 
+@spelled_out
 def KFRA(
     model: nn.Module,
     loader: Any,
     loss: Loss = "classification",
-    *,
-    layers: Any = None,
-    forward: Forward | None = None,
+    **options: Unpack[Options],
 ) -> PMatKFAC:
     """Kronecker-factored recursive approximation of the Gauss-Newton matrix (Botev, Ritter & Barber 2017).
 
@@ -143,7 +126,7 @@ def KFRA(
     the batch-averaged recursion G_l = (W^T G_{l+1} W) * mean(s' s'^T), from the mean Hessian of the loss in the outputs
     down. No backward pass per output. Exact for one example, and for linear chains with a quadratic loss.
     """
-    network = Network.of(model, layers, forward, None)
+    network = Network.of(model, **options)
     curvature = ConvexLoss(loss)
     statistics, output, examples = feed_forward_statistics(network, Batches(loader), curvature.hessians)
     units = recursion(network, statistics, output, examples)

@@ -6,7 +6,7 @@ K u = s u gives F v = (s / n) v with v = R^T u / sqrt(s). With unit weights K is
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tangentlab.engine.likelihood import Likelihood, likelihood_of
 from tangentlab.engine.losses import LossFunction
 from tangentlab.engine.memory import memory_budget
-from tangentlab.engine.network import Forward, Network, OutputFunction
+from tangentlab.engine.network import Network, Options, spelled_out
 from tangentlab.engine.rows import Rows
 from tangentlab.engine.tangent_kernel import tangent_kernel
 from tangentlab.engine.weightings import ConvexLoss, Exact, Weighting
@@ -27,6 +27,7 @@ from tangentlab.objects.pvector import PVector
 Method = Literal["auto", "gram", "dense", "lanczos"]
 
 
+@spelled_out
 def fisher_eigenpairs(
     model: nn.Module,
     loader: Any,
@@ -35,11 +36,8 @@ def fisher_eigenpairs(
     *,
     loss: str | Likelihood | LossFunction | None = None,
     method: Method = "auto",
-    layers: Any = None,
-    forward: Forward | None = None,
-    function: OutputFunction | None = None,
-    progress: bool | None = None,
     generator: torch.Generator | None = None,
+    **options: Unpack[Options],
 ) -> Eigenpairs[PVector]:
     """The k largest eigenpairs of the Fisher matrix (all nonzero ones without k), the largest first.
 
@@ -48,13 +46,13 @@ def fisher_eigenpairs(
     fits in memory, and `message` of the result says which. `loss` takes the Gauss-Newton matrix of a convex loss instead;
     `generator` is the source of Lanczos' starting vectors.
     """
-    network = Network.of(model, layers, forward, function)
+    network = Network.of(model, **options)
     weighting: Weighting = ConvexLoss(loss) if loss is not None else Exact(likelihood_of(likelihood))
     if method not in ("auto", "gram", "dense", "lanczos"):
         raise InputError(f"method must be 'auto', 'gram', 'dense' or 'lanczos', not {method!r}.")
     if method == "lanczos" and k is None:
         raise InputError("Lanczos finds some eigenpairs: give k, or take method='gram' or 'dense' for all of them.")
-    rows = Rows(network, loader, weighting, progress=progress)
+    rows = Rows(network, loader, weighting)
     if method == "auto":
         method = cheapest_route(*_sizes(rows), k)
     if method == "gram":
@@ -100,7 +98,7 @@ def _sizes(rows: Rows) -> tuple[int, int, int, int]:
 def _by_gram(rows: Rows, k: int | None) -> Eigenpairs[PVector]:
     """Decompose K = R R^T, then pull its eigenvectors back to the parameters."""
     data, network = rows.batches, rows.network
-    kernels = tangent_kernel(network, data, None, rows.weighting, False, lambda group: "", rows.progress)
+    kernels = tangent_kernel(network, data, None, rows.weighting, False, lambda group: "")
     count, examples = kernels[""].shape[:2]
     gram = kernels[""].reshape(count * examples, -1)
     values, vectors = safe_eigh(gram.double())

@@ -6,13 +6,13 @@ signs over the outputs give the trace from one backward per draw: for each examp
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from tangentlab.alignment.flow import Flow
-from tangentlab.engine.network import Forward, Network, OutputFunction
+from tangentlab.engine.network import Network, Options, spelled_out
 from tangentlab.engine.rows import Rows
 from tangentlab.engine.snapshot import evaluation_mode
 from tangentlab.engine.weightings import RandomSigns, Unweighted
@@ -20,15 +20,14 @@ from tangentlab.errors import InputError
 from tangentlab.linalg import Estimate
 
 
+@spelled_out
 def kernel_trace(
     model: nn.Module,
     data: Any,
     draws: int | None = 1,
     *,
-    layers: Any = None,
-    forward: Forward | None = None,
-    function: OutputFunction | None = None,
     generator: torch.Generator | None = None,
+    **options: Unpack[Options],
 ) -> Estimate:
     """``tr K`` of the tangent kernel, summed over examples and outputs.
 
@@ -45,8 +44,7 @@ def kernel_trace(
         An `Estimate` with its standard error over the draws (infinite for one draw, 0 when exact).
     """
     weighting = Unweighted() if draws is None else RandomSigns(draws, generator)
-    network = Network.of(model, layers, forward, function)
-    rows = Rows(network, data, weighting, progress=False)
+    rows = Rows(Network.of(model, **options), data, weighting)
     parts = [torch.stack([factor.squared_norms() for factor in c.factors.values()]).sum((0, 2)).double() for c in rows]
     backwards = sum(len(part) for part in parts)
     if draws is None:
@@ -83,6 +81,7 @@ class LearningFlow:
         seed: of the random signs.
     """
 
+    @spelled_out
     def __init__(
         self,
         model: nn.Module,
@@ -90,19 +89,18 @@ class LearningFlow:
         *,
         every: int = 1,
         draws: int | None = 1,
-        layers: Any = None,
-        forward: Forward | None = None,
-        function: OutputFunction | None = None,
         seed: int = 0,
+        **options: Unpack[Options],
     ) -> None:
         if every < 1:
             raise InputError(f"every must be at least 1 step, not {every}.")
         self.model, self.probe, self.every, self.draws = model, probe, every, draws
-        self._options: dict[str, Any] = {"layers": layers, "forward": forward, "function": function}
+        options.setdefault("progress", False)
+        self._options = options
         self._generator = torch.Generator().manual_seed(seed)
         self._trained = self._flags()
         self.steps = 0
-        self._flow = Flow(layers)
+        self._flow = Flow(options.get("layers"))
         self._flow.begin(model)
         self._flow.feature_norm = self._feature_norm()
 

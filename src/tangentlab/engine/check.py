@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from tangentlab.engine.capture import gradients
 from tangentlab.engine.certificate import OWN_NOISE, own_noise, plain_gradient, random_weights
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
-from tangentlab.engine.network import Forward, Network, OutputFunction, grad_mode, require_finite, require_module
+from tangentlab.engine.network import Network, Options, grad_mode, require_finite, require_module, spelled_out
 from tangentlab.engine.progress import track
 from tangentlab.engine.rows import Engine, Sweep, chunk_size
 from tangentlab.engine.snapshot import untouched
@@ -41,16 +41,14 @@ class CheckReport:
         return self.error <= self.tolerance
 
 
+@spelled_out
 def check(
     model: nn.Module,
     x: Any,
     *,
-    layers: Any = None,
-    forward: Forward | None = None,
-    function: OutputFunction | None = None,
     tolerance: float = 1e-10,
     max_outputs: int = 4,
-    progress: bool | None = None,
+    **options: Unpack[Options],
 ) -> CheckReport:
     """Compare the engine with plain autograd in float64, on a copy of the model.
 
@@ -66,12 +64,12 @@ def check(
     with grad_mode():
         double = _copy(model).double()
     given, x = x, with_parts(x, _double)
-    layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
-    network = Network.of(double, layout, forward, function)
+    options["layers"] = LayerCollection.of(model, options.get("layers"))
+    network = Network.of(double, **options)
     _require_double(network, x, model, given)
     sweep = Engine(network).sweep(x)
     network.dependence.require()
-    worst = _Comparison(sweep, _spread(sweep.output_size, max_outputs)).differences(progress)
+    worst = _Comparison(sweep, _spread(sweep.output_size, max_outputs)).differences()
     floor = max(1e-3 * max(scale for _, scale in worst.values()), 1e-5)
     errors = {group.names: wrong / max(scale, floor) for group, (wrong, scale) in worst.items()}
     report = CheckReport(max(errors.values()), errors, tolerance)
@@ -107,12 +105,12 @@ class _Comparison:
         self.combined: dict[Group, Tensor] = {}
         self.worst: dict[Group, tuple[float, float]] = {}
 
-    def differences(self, progress: bool | None) -> dict[Group, tuple[float, float]]:
+    def differences(self) -> dict[Group, tuple[float, float]]:
         """(largest difference, largest gradient of a row) of every group."""
         examples = _spread(self.sweep.examples, _EXAMPLES)
         step = chunk_size(self.sweep, len(self.cotangents))
         total = len(examples) * -(-len(self.cotangents) // step)
-        for n, some, factors in track(self._pieces(examples, step), "check", total, progress):
+        for n, some, factors in track(self._pieces(examples, step), "check", total, self.sweep.engine.network.progress):
             with grad_mode():
                 truth = _plain_gradients(self.outputs[n], self.parameters, self.cotangents[some, n])
             for group, factor in factors.items():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
 
-from tangentlab.engine.network import Forward, Network, OutputFunction
+from tangentlab.engine.network import Network, Options, spelled_out
 from tangentlab.engine.rows import Engine
 
 
@@ -43,17 +43,14 @@ class Coverage:
         return "\n".join([*text, f"{100 * self.structured_fraction:.1f} % of the parameters have a closed form."])
 
 
+@spelled_out
 def coverage(
     model: nn.Module,
     x: Any,
-    *,
-    layers: Any = None,
-    forward: Forward | None = None,
-    function: OutputFunction | None = None,
-    verify: bool = True,
+    **options: Unpack[Options],
 ) -> Coverage:
     """Which route every parameter takes on a batch x, with the reason wherever it is the exact fallback."""
-    network = Network.of(model, layers, forward, function, verify)
+    network = Network.of(model, **options)
     sweep = Engine(network).sweep(x)
     modules = dict(model.named_modules())
     rows = []

@@ -48,8 +48,8 @@ class LossHessian:
     of `torch._weight_norm` among them), and then they are not symmetric.
     """
 
-    def __init__(self, network: Network, data: Any, loss: LossFunction, progress: bool | None = None) -> None:
-        self.network, self.loss, self.progress = network, loss, progress
+    def __init__(self, network: Network, data: Any, loss: LossFunction) -> None:
+        self.network, self.loss = network, loss
         self.batches = Batches(data).replayable()
         self._rung = 0
         self._symmetric: set[int] = set()
@@ -78,7 +78,7 @@ class LossHessian:
         return {"examples": self.examples, "likelihood": "Hessian of the loss"}
 
     def _tracked(self, what: str) -> Iterator[Any]:
-        yield from track(self.batches, what, len(self.batches) or None, self.progress)
+        yield from track(self.batches, what, len(self.batches) or None, self.network.progress)
 
     # ------------------------------------------------------------------ products
 

@@ -75,6 +75,11 @@ class LayerCollection:
         ranked = enumerate(model.named_parameters())
         return cls(ParameterSpec(name, tuple(p.shape), rank) for rank, (name, p) in ranked if name in chosen)
 
+    @classmethod
+    def of(cls, model: nn.Module, layers: Any = None) -> LayerCollection:
+        """What `layers=` means: a collection is itself, also of another copy of the model; see `from_model` for others."""
+        return layers if isinstance(layers, LayerCollection) else cls.from_model(model, layers)
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Parameter names in flat order."""

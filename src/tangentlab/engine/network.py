@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +27,27 @@ from tangentlab.layers.norm import is_stochastic, mixes_examples
 
 OutputFunction = Callable[[Any, Any], Tensor]
 Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments of everything that looks at a model.
+
+    Attributes:
+        layers: which parameters, see `LayerCollection.from_model`; all trainable ones by default.
+        forward: `forward(model, batch)`, how to call the model, when the default does not fit.
+        function: `function(output, batch)`, what to differentiate, (examples, ...); by default the model's output.
+        verify: whether closed forms are proved against plain autograd, once per call and batch shape (see `tangentlab.verify`).
+        n_output: checked against what the model gives, never needed.
+        progress: True / False; by default a bar appears after two seconds in a terminal.
+    """
+
+    layers: Any
+    forward: Forward | None
+    function: OutputFunction | None
+    verify: bool
+    n_output: int | None
+    progress: bool | None
 
 
 @dataclass(frozen=True)
@@ -32,8 +55,9 @@ class Network:
     """A model, how to call it on a batch, what to differentiate, and with respect to which parameters.
 
     `forward(model, batch)` gives the model's output; `function(output, batch)` turns it into (examples, ...).
-    `verify` says whether routes are proved before they are used (see `certificate`). `dependence` remembers whether any
-    outputs depended on a selected parameter, `watched` names those of which a copy was kept in the first forward.
+    `verify` says whether routes are proved before they are used (see `certificate`), `progress` whether bars are shown.
+    `dependence` remembers whether any outputs depended on a selected parameter, `watched` names those of which a copy was
+    kept in the first forward.
     """
 
     model: nn.Module
@@ -41,6 +65,8 @@ class Network:
     forward: Forward | None = None
     function: OutputFunction | None = None
     verify: bool = True
+    n_output: int | None = None
+    progress: bool | None = None
     dependence: Dependence = field(default_factory=Dependence, repr=False, compare=False)
     watched: list[str] = field(default_factory=list, repr=False, compare=False)
 
@@ -52,14 +78,16 @@ class Network:
         forward: Forward | None = None,
         function: OutputFunction | None = None,
         verify: bool = True,
+        n_output: int | None = None,
+        progress: bool | None = None,
     ) -> Network:
         """Build and check: the mode of the model must make the outputs a deterministic function of each example."""
         require_module(model)
         with TURN:
-            layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
+            layout = LayerCollection.of(model, layers)
             _require_trainable(layout.parameters(model))
             refuse_modes(model)
-        return cls(model, layout, forward, function, verify)
+        return cls(model, layout, forward, function, verify, n_output, progress)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Selected parameters by name, in flat order."""
@@ -84,6 +112,8 @@ class Network:
             raise InputError(
                 f"The output is empty, of shape {tuple(output.shape)}: a batch needs at least one example."
             )
+        if self.n_output not in (None, output[0].numel()):
+            raise InputError(f"n_output={self.n_output}, but the model gives {output[0].numel()} outputs per example.")
         return output[:, None] if output.ndim == 1 else output
 
     def values(self, batch: Any) -> Tensor:
@@ -123,6 +153,26 @@ class Network:
             batch = beside(self.model, batch)
             output = run_forward(self.model, batch, self.forward)
             return main_tensor(output if self.function is None else self.function(output, batch))
+
+
+def spelled_out(function: Function) -> Function:
+    """Say what the `**options: Unpack[Options]` of a function stand for: in `help()` and to whoever misspells one.
+
+    Type checkers and editors read the annotation; `inspect.signature` gets the names, types and defaults one by one.
+    """
+    signature, defaults = inspect.signature(function), inspect.signature(Network.of).parameters
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind != parameter.VAR_KEYWORD]
+    bundled = [defaults[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in Options.__annotations__]
+    known = {parameter.name for parameter in (*own, *bundled)}
+
+    @wraps(function)
+    def called(*arguments: Any, **options: Any) -> Any:
+        if unknown := options.keys() - known:
+            raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {min(unknown)!r}")
+        return function(*arguments, **options)
+
+    called.__signature__ = signature.replace(parameters=[*own, *bundled])  # type: ignore[attr-defined]
+    return called  # type: ignore[return-value]
 
 
 def evaluated(run: Callable[[], Result]) -> Result:

@@ -150,7 +150,7 @@ def _own_loss(network: Network, data: Batches, of_outputs: bool) -> tuple[Networ
     for part in (batch, _one_example(batch)):
         if found:
             with grad_mode(), untouched(network.model):
-                replace(asked, function=look)(part)
+                replace(asked, function=look, n_output=None)(part)
     if found:
         return replace(asked, function=_Logits(network, found[0])), found[0].per_example
     if of_outputs:

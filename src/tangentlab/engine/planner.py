@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
 
 from tangentlab.engine.memory import human_bytes, memory_budget
-from tangentlab.engine.network import Forward, Network, OutputFunction
+from tangentlab.engine.network import Network, Options, spelled_out
 from tangentlab.engine.rows import Engine
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
@@ -137,6 +137,7 @@ class Plan:
         return "\n".join([*table, total])
 
 
+@spelled_out
 def plan(
     model: nn.Module,
     x: Any,
@@ -144,10 +145,8 @@ def plan(
     what: str = "ntk",
     *,
     outputs: int | None = None,
-    layers: Any = None,
-    forward: Forward | None = None,
-    function: OutputFunction | None = None,
     memory: float | None = None,
+    **options: Unpack[Options],
 ) -> Plan:
     """What `what` ("ntk", "ntk_trace", "jacobian", "diag", "kfac" or "ekfac") of n examples like those in x would cost.
 
@@ -156,7 +155,7 @@ def plan(
     """
     if what not in WHAT:
         raise InputError(f"what must be one of {', '.join(WHAT)}, not {what!r}.")
-    network = Network.of(model, layers, forward, function)
+    network = Network.of(model, **options)
     sweep = Engine(network).sweep(x)
     factors = sweep.factors(sweep.identity_cotangents(range(1)))
     examples, outputs = n or sweep.examples, min(outputs or sweep.output_size, sweep.output_size)

@@ -124,10 +124,8 @@ class Rows:
     Every pass looks at the model anew. Inside `frozen()` what one pass has learnt and computed is kept for the next.
     """
 
-    def __init__(
-        self, network: Network, data: Any, weighting: Weighting, *, ordered: bool = False, progress: bool | None = None
-    ) -> None:
-        self.network, self.weighting, self.progress = network, weighting, progress
+    def __init__(self, network: Network, data: Any, weighting: Weighting, *, ordered: bool = False) -> None:
+        self.network, self.weighting = network, weighting
         self.batches = Batches(data, ordered=ordered).replayable()
         self.rung = 0
         self.kept = Keepsakes(network.model)
@@ -149,7 +147,7 @@ class Rows:
     def sweeps(self, what: str) -> Iterator[tuple[int, Sweep]]:
         """(number, sweep) of every batch."""
         engine = self.engine
-        for number, batch in enumerate(track(self.batches, what, len(self.batches) or None, self.progress)):
+        for number, batch in enumerate(track(self.batches, what, len(self.batches) or None, self.network.progress)):
             yield number, engine.sweep(batch)
         self.network.dependence.require()
 
@@ -168,7 +166,7 @@ class Rows:
         The graph of a single batch may be kept.
         """
         trusted: set[int] = self.kept.made("trusted", set)
-        for batch in track(self.batches, what, len(self.batches) or None, self.progress):
+        for batch in track(self.batches, what, len(self.batches) or None, self.network.progress):
             make = partial(Linearization, self.network, batch, self.rung, trusted)
             linear = self.kept.made("linearization", make) if len(self.batches) == 1 else make()
             yield linear

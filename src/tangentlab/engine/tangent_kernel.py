@@ -35,9 +35,9 @@ Kernels = dict[str, Tensor]
 class TangentFeatures:
     """Factors of the Jacobian on some data, swept on demand for a set of groups and a range of batches."""
 
-    def __init__(self, network: Network, data: Any, weighting: Weighting, progress: bool | None) -> None:
+    def __init__(self, network: Network, data: Any, weighting: Weighting) -> None:
         ordered = isinstance(weighting, Unweighted)
-        self.rows = Rows(network, data, weighting, ordered=ordered, progress=progress)
+        self.rows = Rows(network, data, weighting, ordered=ordered)
         self.engine, self.batches = self.rows.engine, list(self.rows.batches)
         self._first: dict[Group, OuterSum] | None = None
         self.sizes: dict[Group, float] = {}
@@ -46,7 +46,7 @@ class TangentFeatures:
     def sweep(self, groups: Sequence[Group], batches: range) -> Pieces:
         """Factors of the groups on the batches, joined over batches where their shapes allow it."""
         found: dict[Group, list[OuterSum]] = {group: [] for group in groups}
-        for number in track(batches, "tangent features", len(batches), self.rows.progress):
+        for number in track(batches, "tangent features", len(batches), self.rows.network.progress):
             factors = self._factors(number, groups)
             for group in groups:
                 found[group].append(factors[group])
@@ -84,15 +84,14 @@ def tangent_kernel(
     weighting: Weighting,
     trace: bool,
     name_of: Callable[[Group], str],
-    progress: bool | None,
 ) -> dict[str, Tensor]:
     """Kernels (K, N, K, M), or (N, M) summed over outputs, added up over the groups that have one name.
 
     weighting: `Unweighted()` for the kernel of the outputs; another one for the Gram matrix of its rows.
     """
-    first = TangentFeatures(network, data, weighting, progress)
+    first = TangentFeatures(network, data, weighting)
     first.measure()
-    second = None if data2 is None else TangentFeatures(network, data2, weighting, progress)
+    second = None if data2 is None else TangentFeatures(network, data2, weighting)
     if second is not None:
         second.measure()
     count = 1 if trace else first.outputs**2

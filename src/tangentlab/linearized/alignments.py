@@ -7,28 +7,25 @@ of one average of gradients per function.
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from tangentlab.engine.memory import memory_budget
-from tangentlab.engine.network import Forward, Network, OutputFunction
+from tangentlab.engine.network import Network, Options, spelled_out
 from tangentlab.engine.rows import Rows
 from tangentlab.engine.weightings import Unweighted
 from tangentlab.errors import InputError
 from tangentlab.layers.outer import ROWS_AT_ONCE, OuterSum
 
 
+@spelled_out
 def alignments(
     model: nn.Module,
     loader: Any,
     targets: Tensor,
-    *,
-    layers: Any = None,
-    forward: Forward | None = None,
-    function: OutputFunction | None = None,
-    progress: bool | None = None,
+    **options: Unpack[Options],
 ) -> Tensor:
     """alpha of every function, ``(functions,)``, at the model's present parameters.
 
@@ -36,7 +33,7 @@ def alignments(
         model: in evaluation mode; with several outputs a function has a value for each of them.
         loader: the data in a fixed order, in batches that fit in memory.
         targets: ``(functions, n)`` values at the n examples, or ``(functions, outputs, n)``.
-        layers, forward, function, progress: as in `tangentlab.NTK`.
+        options: as in `tangentlab.NTK`.
 
     Cost: one backward pass per output over the data for as many functions as fit in memory (all of their averaged gradients
     are held, functions x parameters), and 2 functions n d operations. A Gram matrix in memory costs less for more than some
@@ -47,14 +44,15 @@ def alignments(
         raise InputError(
             f"targets are real (functions, n) or (functions, outputs, n), not {targets.dtype} {tuple(targets.shape)}"
         )
-    rows = Rows(Network.of(model, layers, forward, function), loader, Unweighted(), ordered=True, progress=progress)
+    rows = Rows(Network.of(model, **options), loader, Unweighted(), ordered=True)
     size = rows.network.layout.numel * values.element_size()
     step = max(1, min(len(values), int(memory_budget() // (4 * size))))
     with rows.frozen():
         return torch.cat([_squared_averages(rows, part) for part in values.split(step)])
 
 
-def rayleigh_quotients(model: nn.Module, loader: Any, targets: Tensor, **options: Any) -> Tensor:
+@spelled_out
+def rayleigh_quotients(model: nn.Module, loader: Any, targets: Tensor, **options: Unpack[Options]) -> Tensor:
     """``y^T K y / y^T y`` for every row y of targets, as `alignments`; an eigenvector of K gives its eigenvalue."""
     found = alignments(model, loader, targets, **options)
     return found * targets.shape[-1] ** 2 / targets.flatten(1).square().sum(1)

@@ -38,12 +38,11 @@ class FMatImplicit(FMat):
         *,
         trace: bool = False,
         center: str | None = None,
-        progress: bool | None = None,
     ) -> None:
         if center is not None:
             check_centering(center)
-        self._rows = Rows(network, data, Unweighted(), ordered=True, progress=progress)
-        self._other = None if data2 is None else Rows(network, data2, Unweighted(), ordered=True, progress=progress)
+        self._rows = Rows(network, data, Unweighted(), ordered=True)
+        self._other = None if data2 is None else Rows(network, data2, Unweighted(), ordered=True)
         self._trace, self._center, self._factor = trace, center, 1.0
         self._left, self._all_outputs = _count(self._rows)
         self._right = self._left if self._other is None else _count(self._other)[0]
@@ -118,9 +117,8 @@ class FMatImplicit(FMat):
         from tangentlab.engine.tangent_kernel import tangent_kernel
 
         other = None if self._other is None else self._other.batches
-        progress = self._rows.progress
         kernels = tangent_kernel(
-            self._rows.network, self._rows.batches, other, Unweighted(), self._trace, lambda group: "", progress
+            self._rows.network, self._rows.batches, other, Unweighted(), self._trace, lambda group: ""
         )
         data = kernels[""] if not self._trace else kernels[""][None, :, None, :]
         data = self._factor * data

@@ -74,13 +74,13 @@ class PVector(VectorAlgebra):
     @classmethod
     def from_model(cls, model: nn.Module, layers: Any = None) -> PVector:
         """The parameters themselves (a copy that shares their autograd history)."""
-        layout = _layout(model, layers)
+        layout = LayerCollection.of(model, layers)
         return cls(layout, layout.flatten(layout.parameters(model)))
 
     @classmethod
     def from_grad(cls, model: nn.Module, layers: Any = None) -> PVector:
         """The .grad of the parameters; a parameter without one counts as zero, but not all of them may lack it."""
-        layout = _layout(model, layers)
+        layout = LayerCollection.of(model, layers)
         parameters = layout.parameters(model)
         if all(parameter.grad is None for parameter in parameters.values()):
             raise InputError("No parameter has a .grad: call loss.backward() first.")
@@ -99,7 +99,7 @@ class PVector(VectorAlgebra):
 
     @classmethod
     def _full(cls, model: nn.Module, layers: Any, value: float) -> PVector:
-        layout, example = _layout(model, layers), _example(model, layers)
+        layout, example = LayerCollection.of(model, layers), _example(model, layers)
         return cls(layout, example.new_full((layout.numel,), value))
 
     @classmethod
@@ -107,7 +107,7 @@ class PVector(VectorAlgebra):
         cls, model: nn.Module, layers: Any = None, *, batch: int | None = None, generator: torch.Generator | None = None
     ) -> PVector:
         """Uniform on the unit sphere; `batch` of them when given."""
-        layout, example = _layout(model, layers), _example(model, layers)
+        layout, example = LayerCollection.of(model, layers), _example(model, layers)
         shape = (layout.numel,) if batch is None else (batch, layout.numel)
         flat = torch.randn(shape, generator=generator, dtype=example.dtype, device=example.device)
         return cls(layout, flat / torch.linalg.vector_norm(flat, dim=-1, keepdim=True))
@@ -141,12 +141,8 @@ class PVector(VectorAlgebra):
         return f"PVector(d = {self.layout.numel:,}, {f'batch {batch}, ' if batch else ''}{self.dtype}, {self.device})"
 
 
-def _layout(model: nn.Module, layers: Any) -> LayerCollection:
-    return layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
-
-
 def _example(model: nn.Module, layers: Any) -> Tensor:
-    parameters = list(_layout(model, layers).parameters(model).values())
+    parameters = list(LayerCollection.of(model, layers).parameters(model).values())
     return parameters[0].new_empty(0, dtype=common_dtype(parameters))
 
 

@@ -6,6 +6,7 @@ import torch
 
 from tangentlab.curvatures import Hessian
 from tangentlab.engine.batches import take_examples
+from tangentlab.engine.network import Network
 from tangentlab.engine.rows import Rows
 from tangentlab.engine.weightings import SignedRoots
 from tangentlab.recorder.likelihoods import loss_for
@@ -25,12 +26,12 @@ def curvature(view: View, products: int = 1) -> dict[str, float]:
     if view.likelihood is None or view.labels is None:
         return {}
     batch = take_examples(view.batch, range(min(EXAMPLES, len(view.logits))))
-    rows = Rows(view.call.network(view.model), batch, SignedRoots(view.likelihood, view.generator), progress=False)
+    rows = Rows(Network.of(view.model, **view.options), batch, SignedRoots(view.likelihood, view.generator))
     norms = [factor.squared_norms().double().sum() for chunk in rows for factor in chunk.factors.values()]
     found = {"fisher_trace": float(torch.stack(norms).sum()) / min(EXAMPLES, len(view.logits))}
     loss = loss_for(view.likelihood)
     if loss is not None:
-        hessian = Hessian(view.model, batch, loss=loss, progress=False, **view.call.options())
+        hessian = Hessian(view.model, batch, loss=loss, **view.options)
         estimate = hessian.estimate_trace(products, method="hutchinson", generator=view.generator)
         found["hessian_trace"] = float(estimate.estimate)
     return found

@@ -13,7 +13,7 @@ from torch import nn
 
 from tangentlab.alignment.complexity import kernel_trace
 from tangentlab.engine.likelihood import Likelihood
-from tangentlab.engine.network import require_module
+from tangentlab.engine.network import Network, Options, require_module
 from tangentlab.engine.planner import plan
 from tangentlab.errors import InputError, TangentlabError
 from tangentlab.recorder.budget import Cost, Size
@@ -21,7 +21,7 @@ from tangentlab.recorder.clock import Clock
 from tangentlab.recorder.isolation import undisturbed
 from tangentlab.recorder.likelihoods import guessed, loss_for
 from tangentlab.recorder.measures import FIRST_PROBE_ONLY, NEED_A_LOSS, Measure
-from tangentlab.recorder.probes import Call, Probe, View, choose_outputs
+from tangentlab.recorder.probes import Probe, View, choose_outputs
 
 TRACE_DRAWS = 1
 """Random signs per snapshot for the trace of the kernel, where not all outputs are looked at."""
@@ -49,7 +49,7 @@ class Observer:
 
     Args:
         model: the network.
-        call: how to call it.
+        options: how to call it and which parameters to look at, as in `tangentlab.NTK`.
         probes: by name; the first one is the one for costly measures and for C(f).
         measures: by name.
         size: the largest size; cut to what the probes and the model have.
@@ -60,19 +60,19 @@ class Observer:
     def __init__(
         self,
         model: nn.Module,
-        call: Call,
+        options: Options,
         probes: dict[str, Probe],
         measures: Mapping[str, Measure],
         size: Size,
         seed: int,
         likelihood: Likelihood | None = None,
     ) -> None:
-        self.model, self.call, self.probes, self.measures, self.seed = model, call, probes, measures, seed
+        self.model, self.options, self.probes, self.measures, self.seed = model, options, probes, measures, seed
         self.memory: dict[str, dict[str, Any]] = {name: {} for name in probes}
         self._planned: dict[Size, float] = {}
         first = next(iter(probes.values()))
         with self._looking():
-            shape = call.network(model).values(first.part(2, self.device)).shape[1:]
+            shape = Network.of(model, **options).values(first.part(2, self.device)).shape[1:]
         generator = torch.Generator().manual_seed(seed)
         labels = [probe.labels for probe in probes.values() if probe.labels is not None]
         self.likelihood = likelihood if likelihood is not None else guessed(labels, shape)
@@ -136,7 +136,7 @@ class Observer:
                     probe.part(2, self.device),
                     min(size.examples, probe.examples),
                     outputs=size.outputs,
-                    **self.call.options(),
+                    **self.options,
                 )
                 for probe in self.probes.values()
             ]
@@ -167,7 +167,7 @@ class Observer:
         batch = probe.part(size.examples, self.device)
         outputs, memory = self.outputs[: size.outputs], self.memory[probe.name]
         like = self.likelihood
-        return View(probe.name, self.model, self.call, batch, outputs, step, generator, memory, clock, like)
+        return View(probe.name, self.model, self.options, batch, outputs, step, generator, memory, clock, like)
 
     def _feature_norm(self, view: View, size: Size) -> float:
         """sqrt(tr K) over all outputs: from the kernel if it has them all, else by random signs.
@@ -177,9 +177,7 @@ class Observer:
         if self.all_outputs and len(view.outputs) == len(self.outputs):
             trace = view.kernel.trace()
         else:
-            trace = kernel_trace(
-                self.model, view.batch, TRACE_DRAWS, generator=view.generator, **self.call.options()
-            ).estimate
+            trace = kernel_trace(self.model, view.batch, TRACE_DRAWS, generator=view.generator, **self.options).estimate
         return (max(0.0, float(trace)) * self.largest.examples / size.examples) ** 0.5
 
 

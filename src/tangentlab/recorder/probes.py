@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tangentlab.engine.batches import Batches, common_length, is_batch, plain_batch, take_examples, targets_of
 from tangentlab.engine.feeding import moved
 from tangentlab.engine.likelihood import Likelihood
-from tangentlab.engine.network import Forward, Network, OutputFunction
+from tangentlab.engine.network import Network, Options
 from tangentlab.errors import InputError
 from tangentlab.linearized.probes import Observed, observed, representation_modules
 from tangentlab.metrics import NTK
@@ -25,23 +25,6 @@ from tangentlab.recorder.budget import Size
 from tangentlab.recorder.clock import Clock
 from tangentlab.recorder.likelihoods import are_classes, guessed, target_columns
 from tangentlab.recorder.loaders import unmoved
-
-
-@dataclass(frozen=True)
-class Call:
-    """How to call the model and which parameters to look at; as in `tangentlab.NTK`."""
-
-    layers: Any = None
-    forward: Forward | None = None
-    function: OutputFunction | None = None
-
-    def network(self, model: nn.Module) -> Network:
-        """The model as a function of the chosen parameters that are trainable now."""
-        return Network.of(model, self.layers, self.forward, self.function)
-
-    def options(self) -> dict[str, Any]:
-        """Keyword arguments of `NTK` and its relatives."""
-        return {"layers": self.layers, "forward": self.forward, "function": self.function}
 
 
 @dataclass(frozen=True)
@@ -133,7 +116,7 @@ class View:
     Attributes:
         name: of the probe.
         model: the network, in eval mode.
-        call: how to call it.
+        options: how to call it and which parameters to look at, as in `tangentlab.NTK`.
         batch: the examples, ``n`` of them.
         outputs: indices of the flattened outputs looked at, ``c`` of them.
         step: updates done.
@@ -145,7 +128,7 @@ class View:
 
     name: str
     model: nn.Module
-    call: Call
+    options: Options
     batch: Any
     outputs: list[int]
     step: int
@@ -167,7 +150,7 @@ class View:
         """The kernel ``(c, n, c, n)`` of every layer, from one pass."""
         with self.clock.on("kernels"):
             kernels: dict[str, FMatDense] = NTK(
-                self.model, self.batch, outputs=self.outputs, per_layer=True, progress=False, **self.call.options()
+                self.model, self.batch, outputs=self.outputs, per_layer=True, **self.options
             )
         return kernels
 
@@ -184,7 +167,7 @@ class View:
     @cached_property
     def seen(self) -> Observed:
         """What one forward pass shows; the representation is the input of the last linear layer, else the output."""
-        network = self.call.network(self.model)
+        network = Network.of(self.model, **self.options)
         linear = any(isinstance(module, nn.Linear) for module in self.model.modules())
         modules = representation_modules(self.model, "last_linear" if linear else "outputs")
         return observed(self.model, self.batch, modules, lambda _, batch: network(batch))

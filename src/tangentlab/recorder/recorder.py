@@ -17,7 +17,7 @@ from torch import nn
 import tangentlab
 from tangentlab.alignment.flow import Flow
 from tangentlab.engine.likelihood import Likelihood
-from tangentlab.engine.network import Forward, OutputFunction
+from tangentlab.engine.network import Forward, Options, OutputFunction
 from tangentlab.errors import DiskError, InputError
 from tangentlab.files import FULL
 from tangentlab.recorder.budget import Budget, Size
@@ -27,7 +27,7 @@ from tangentlab.recorder.likelihoods import classes_last
 from tangentlab.recorder.measures import DEFAULT, Measure, measures_of
 from tangentlab.recorder.observer import Observer, check_model
 from tangentlab.recorder.planning import Course, choose_size
-from tangentlab.recorder.probes import Call, make_probes
+from tangentlab.recorder.probes import make_probes
 from tangentlab.recorder.recording import Recording
 from tangentlab.recorder.scalars import plain_number, require_number
 from tangentlab.recorder.storage import Row, ScalarWriter, until
@@ -110,8 +110,9 @@ class TangentRecorder:
         chosen = tuple(DEFAULT if measures is None else measures)
         self._flow = Flow(layers) if "complexity" in chosen else None
         kind, function = classes_last(likelihood, function)
-        found, call = make_probes(probes, largest.examples, seed), Call(layers, forward, function)
-        self._observer = Observer(model, call, found, measures_of(chosen), largest, seed, kind)
+        found = make_probes(probes, largest.examples, seed)
+        options: Options = {"layers": layers, "forward": forward, "function": function, "progress": False}
+        self._observer = Observer(model, options, found, measures_of(chosen), largest, seed, kind)
         self.size = self._observer.largest
         self._ledger = Ledger(tensorboard)
         self._clock = clock

@@ -160,7 +160,7 @@ class PMatEye(PMatDiag):
     @classmethod
     def from_model(cls, model: nn.Module, layers: Any = None, factor: float = 1.0) -> PMatEye:
         """factor * I on the parameters of a model."""
-        layout = layers if isinstance(layers, LayerCollection) else LayerCollection.from_model(model, layers)
+        layout = LayerCollection.of(model, layers)
         parameters = layout.parameters(model)
         blocks = {(n,): DiagBlock(torch.full_like(p, factor).detach().flatten()) for n, p in parameters.items()}
         return cls(layout, blocks)  # type: ignore[arg-type]

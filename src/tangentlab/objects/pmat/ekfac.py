@@ -100,7 +100,7 @@ class PMatEKFAC(BlockwisePMat):
         rows = self._rows
         if rows is None:
             raise InputError("This matrix does not know its model any more (it was unpickled or built from factors).")
-        return Rows(rows.network, data, rows.weighting.fresh(), progress=rows.progress) if data is not None else rows
+        return Rows(rows.network, data, rows.weighting.fresh()) if data is not None else rows
 
     def update_diag(self, data: Any = None) -> None:
         """Estimate the second moments anew, keeping the basis: on the same data, or on other data.
