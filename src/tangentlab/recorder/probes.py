@@ -140,10 +140,10 @@ class View:
     @classmethod
     def of(cls, model: nn.Module, batch: Any, name: str = "probe") -> View:
         """All outputs of all examples of a batch, to take measures without a recorder: ``spectrum(View.of(model, (x, y)))``."""
-        call, labels = Call(), _labels(batch)
-        shape = call.network(model).values(batch).shape[1:]
+        options, labels = Options(progress=False), _labels(batch)
+        shape = Network.of(model, **options).values(batch).shape[1:]
         like = None if labels is None else guessed([labels], shape)
-        return cls(name, model, call, batch, list(range(shape.numel())), 0, torch.Generator(), likelihood=like)
+        return cls(name, model, options, batch, list(range(shape.numel())), 0, torch.Generator(), likelihood=like)
 
     @cached_property
     def layer_kernels(self) -> dict[str, FMatDense]:
