@@ -16,7 +16,7 @@ from tangentlab.linearized.alignments import alignments, rayleigh_quotients
 FUNCTIONS = (
     tl.FIM, tl.FIM_MonteCarlo, tl.FIM_Empirical, tl.NTK, tl.Jacobian, tl.per_example_grads, tl.per_example_grad_norms,
     tl.GGN, tl.Hessian, tl.GradientCovariance, tl.KFRA, tl.fisher_eigenpairs, tl.check, tl.coverage, tl.plan,
-    kernel_trace, LearningFlow, alignments, rayleigh_quotients,
+    kernel_trace, LearningFlow, tl.TangentRecorder, alignments, rayleigh_quotients,
 )  # fmt: skip
 
 

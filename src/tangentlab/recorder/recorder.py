@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from uuid import uuid4
 
 import torch
@@ -17,7 +17,7 @@ from torch import nn
 import tangentlab
 from tangentlab.alignment.flow import Flow
 from tangentlab.engine.likelihood import Likelihood
-from tangentlab.engine.network import Forward, Options, OutputFunction
+from tangentlab.engine.network import Options, spelled_out
 from tangentlab.errors import DiskError, InputError
 from tangentlab.files import FULL
 from tangentlab.recorder.budget import Budget, Size
@@ -71,13 +71,14 @@ class TangentRecorder:
         tensorboard: a SummaryWriter, or a folder for a new one.
         likelihood: of the labels, as in `FIM`; by default guessed from them: two classes where every output has a label 0 or 1
             or an integer belongs to a single output, real targets where they are floating point otherwise, else classes.
-        layers, forward, function: as in `NTK`.
+        options: `layers`, `forward` and `function`, as in `NTK`.
         seed: of the probes and of all estimates.
         strict: raise what goes wrong in a snapshot. By default a failing measure is noted and warned of, and training goes
             on; the first snapshot is always strict. A disk that fails switches the recorder off, with a warning.
         verbose: say on stderr what the recorder will cost and when it shrinks.
     """
 
+    @spelled_out
     def __init__(
         self,
         model: nn.Module,
@@ -92,13 +93,11 @@ class TangentRecorder:
         folder: str | Path | None = None,
         tensorboard: ScalarWriter | str | Path | None = None,
         likelihood: str | Likelihood | None = None,
-        layers: Any = None,
-        forward: Forward | None = None,
-        function: OutputFunction | None = None,
         seed: int = 0,
         strict: bool = False,
         verbose: bool = True,
         clock: Callable[[], float] = time.perf_counter,
+        **options: Unpack[Options],
     ) -> None:
         check_model(model)
         model = unwrapped(model)
@@ -108,10 +107,10 @@ class TangentRecorder:
         limit = max_overhead if max_overhead is not None else DEFAULT_OVERHEAD if size is None else inf
         self._budget = Budget(limit, free_seconds)
         chosen = tuple(DEFAULT if measures is None else measures)
-        self._flow = Flow(layers) if "complexity" in chosen else None
-        kind, function = classes_last(likelihood, function)
+        self._flow = Flow(options.get("layers")) if "complexity" in chosen else None
+        kind, options["function"] = classes_last(likelihood, options.get("function"))
+        options.setdefault("progress", False)
         found = make_probes(probes, largest.examples, seed)
-        options: Options = {"layers": layers, "forward": forward, "function": function, "progress": False}
         self._observer = Observer(model, options, found, measures_of(chosen), largest, seed, kind)
         self.size = self._observer.largest
         self._ledger = Ledger(tensorboard)
