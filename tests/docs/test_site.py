@@ -109,3 +109,14 @@ def test_every_public_name_is_in_the_reference(package: Any) -> None:
         assert {name, home, f"{home}.{getattr(value, '__name__', name)}"} & known, (
             f"{package.__name__}.{name} is missing"
         )
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_every_formula_becomes_mathml(page: Path) -> None:
+    pytest.importorskip("latex2mathml", reason="formulas are translated where the site is built")
+    from scripts.mathml import mathml
+
+    text = re.sub(r"`[^`\n]*`", "", without_fences(page.read_text(encoding="utf-8")))
+    blocks, inline = r"\$\$(.+?)\$\$", r"(?<![\\$])\$([^$]+?)\$"
+    for tex in re.findall(blocks, text, re.DOTALL) + re.findall(inline, re.sub(blocks, "", text, flags=re.DOTALL)):
+        assert "\\" not in mathml(tex), f"a command is not known: {tex}"
