@@ -54,6 +54,12 @@ if TYPE_CHECKING:
     from tangentlab.kernels.ridge import ridge_dual as ridge_dual
     from tangentlab.kernels.ridge import ridge_primal as ridge_primal
     from tangentlab.kernels.ridge import rkhs_norm as rkhs_norm
+    from tangentlab.kernels.risk_bounds import finite_class_bound as finite_class_bound
+    from tangentlab.kernels.risk_bounds import hoeffding_bound as hoeffding_bound
+    from tangentlab.kernels.risk_bounds import hoeffding_tail as hoeffding_tail
+    from tangentlab.kernels.risk_bounds import margin_rademacher_bound as margin_rademacher_bound
+    from tangentlab.kernels.risk_bounds import occam_bound as occam_bound
+    from tangentlab.kernels.risk_bounds import pac_bayes_bound as pac_bayes_bound
     from tangentlab.kernels.similarity import Hierarchy as Hierarchy
     from tangentlab.kernels.similarity import MinibatchCKA as MinibatchCKA
     from tangentlab.kernels.similarity import cka as cka

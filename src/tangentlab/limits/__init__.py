@@ -41,9 +41,25 @@ if TYPE_CHECKING:
     from tangentlab.limits.growth import predictability_growth as predictability_growth
     from tangentlab.limits.idealized import MemoryEdgeNetwork as MemoryEdgeNetwork
     from tangentlab.limits.idealized import SharedMemoryNetwork as SharedMemoryNetwork
+    from tangentlab.limits.junk import GradientBound as GradientBound
+    from tangentlab.limits.junk import JunkFlow as JunkFlow
+    from tangentlab.limits.junk import gradient_bound as gradient_bound
+    from tangentlab.limits.junk import junk_flow as junk_flow
+    from tangentlab.limits.learners import Descent as Descent
+    from tangentlab.limits.learners import FromSamples as FromSamples
+    from tangentlab.limits.learners import Learner as Learner
+    from tangentlab.limits.learners import QueryDescent as QueryDescent
+    from tangentlab.limits.learners import Standing as Standing
+    from tangentlab.limits.learners import compare_learners as compare_learners
+    from tangentlab.limits.learners import relu_network as relu_network
     from tangentlab.limits.parsing import parse_circuit as parse_circuit
     from tangentlab.limits.plateau import PlateauNetwork as PlateauNetwork
     from tangentlab.limits.plateau import compile_circuit as compile_circuit
+    from tangentlab.limits.population import Population as Population
+    from tangentlab.limits.population import gradient_norms as gradient_norms
+    from tangentlab.limits.population import logistic_loss as logistic_loss
+    from tangentlab.limits.population import population_gradient as population_gradient
+    from tangentlab.limits.population import squared_loss as squared_loss
     from tangentlab.limits.predictability import CrossPredictability as CrossPredictability
     from tangentlab.limits.predictability import correlations as correlations
     from tangentlab.limits.predictability import cross_predictability as cross_predictability
@@ -52,6 +68,10 @@ if TYPE_CHECKING:
     from tangentlab.limits.predictability import label_spectrum as label_spectrum
     from tangentlab.limits.predictability import sampled_predictability as sampled_predictability
     from tangentlab.limits.predictability import table_correlations as table_correlations
+    from tangentlab.limits.queries import QueryOracle as QueryOracle
+    from tangentlab.limits.queries import queries_needed as queries_needed
+    from tangentlab.limits.queries import query_bound as query_bound
+    from tangentlab.limits.queries import sq_dimension as sq_dimension
     from tangentlab.limits.tasks import Additions as Additions
     from tangentlab.limits.tasks import Communities as Communities
     from tangentlab.limits.tasks import DecisionTrees as DecisionTrees

@@ -34,8 +34,8 @@ class Algorithm(ABC):
 class Elimination(Algorithm):
     """Parities by Gaussian elimination over GF(2), sample by sample.
 
-    Row j of the basis begins at coordinate j. A new row v is reduced: where its digit j is 1 it is added to row j of the basis,
-    or becomes that row if there is none, which leaves v = 0. A prediction is the last digit of (x, 0) after reduction.
+    Row j of the basis begins at coordinate j. A new row v is reduced: where its digit j is 1 it is added to row j of the
+    basis, or becomes that row if there is none, which leaves v = 0. A prediction is the last digit of (x, 0) after reduction.
     Circuit: three gates for each (sample, j, k > j), about ``1.5 T n^2`` of them.
     """
 

@@ -57,8 +57,8 @@ class Circuit:
     """A circuit under construction: gates are added, never changed, so that it has no cycles.
 
     Node 0 is the constant 1 and nodes 1 to n are the inputs: the n + 1 roots of a network. A unit computes
-    ``a(sum_e w_e source_e)`` with ``a(z) = (s(z - o) + s(z + o)) / 2`` and ``s(z) = clip(2 z, -1, 1)``: a gate has the offset o = 0
-    and is flat for |z| >= 1/2; a staircase has o = 1, and a third plateau of height 0 for |z| <= 1/2.
+    ``a(sum_e w_e source_e)`` with ``a(z) = (s(z - o) + s(z + o)) / 2`` and ``s(z) = clip(2 z, -1, 1)``: a gate has the offset
+    o = 0 and is flat for |z| >= 1/2; a staircase has o = 1, and a third plateau of height 0 for |z| <= 1/2.
 
     Args:
         n: number of inputs.

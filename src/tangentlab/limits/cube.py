@@ -1,7 +1,7 @@
 """Inputs on the cube {-1, 1}^n: all of them in order, and distributions over them.
 
-Input number k has ``x_i = 1 - 2 b_i`` with ``b_i`` the i-th binary digit of k, the lowest first: number 0 is all ones, and the
-true bits of a Boolean function are the coordinates at -1, so that a parity of bits is a product of coordinates.
+Input number k has ``x_i = 1 - 2 b_i`` with ``b_i`` the i-th binary digit of k, the lowest first: number 0 is all ones, and
+the true bits of a Boolean function are the coordinates at -1, so that a parity of bits is a product of coordinates.
 """
 
 from __future__ import annotations

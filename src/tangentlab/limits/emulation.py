@@ -3,12 +3,13 @@
 With the loss ``(f - y)^2 / 2`` and ``f = 0`` a step of rate gamma adds ``gamma y df/dw`` to every weight: it *writes* y times
 whatever ``df/dw`` is. The network has T blocks of n + 1 memory edges. In the first empty block ``df/dw = c / gamma`` with
 c = (1, x_1, ..., x_n), elsewhere it is 0: so one sample after the other is stored as (y, y x_1, ..., y x_n). All else is a
-circuit of units that are flat where they operate, through which no gradient passes. When all blocks are full, the circuit of a
-learning algorithm, which has computed garbage until then, is let through to the output.
+circuit of units that are flat where they operate, through which no gradient passes. When all blocks are full, the circuit
+of a learning algorithm, which has computed garbage until then, is let through to the output.
 
-A memory cell is ``r = s(w c)``, w = 0 at the start. Its output enters f with ``kappa = 1 / (2 gamma)``; a staircase copy of r enters
-with -kappa, so that the cell adds nothing to f at r = -1, 0 and 1, and at r = 0 still has the slope ``2 kappa c`` in w. Once
-w = y c_t is written, r = s(y c_t c) is flat and reads ``y x_i(t) x_i``, from which two gates recover the stored sign.
+A memory cell is ``r = s(w c)``, w = 0 at the start. Its output enters f with ``kappa = 1 / (2 gamma)``; a staircase copy of r
+enters with -kappa, so that the cell adds nothing to f at r = -1, 0 and 1, and at r = 0 still has the slope ``2 kappa c``
+in w. Once w = y c_t is written, r = s(y c_t c) is flat and reads ``y x_i(t) x_i``, from which two gates recover the stored
+sign.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class _Stored(nn.Module):
 class SharedMemoryNetwork(_Stored):
     """Tier 1: the weights are memory, read as signs with a dead zone |w| <= 1/2; the readout is ideal.
 
-    ``df/dw = c / gamma`` in the first empty block and 0 elsewhere, whatever f is: all that is left of a network is that a step
-    of SGD writes y c.
+    ``df/dw = c / gamma`` in the first empty block and 0 elsewhere, whatever f is: all that is left of a network is that a
+    step of SGD writes y c.
     """
 
     def forward(self, inputs: Tensor) -> Tensor:

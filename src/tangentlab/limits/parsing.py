@@ -3,7 +3,8 @@
     carry = (a & b) | (c & (a ^ b))
     sum = a ^ b ^ c
 
-``and``, ``or`` and ``not`` are allowed for ``&``, ``|`` and ``~``, and ``threshold(k, a, b, ...)`` is true where k or more are.
+``and``, ``or`` and ``not`` are allowed for ``&``, ``|`` and ``~``, and ``threshold(k, a, b, ...)`` is true where k or more
+are.
 """
 
 from __future__ import annotations

@@ -115,8 +115,8 @@ def label_spectrum(family: Family, inputs: Inputs | None = None) -> KernelSpectr
     """Eigenvalues of the label kernel K as an operator on L2(P_X), with their multiplicities; they add up to 1.
 
     A kernel of the Hamming distance has the parities of degree j as eigenfunctions, ``C(n, j)`` of them with eigenvalue
-    ``2^-n sum_d K(d) kappa_d(j)``, kappa the Krawtchouk polynomials: any n. Otherwise from the correlations of all functions of
-    the family.
+    ``2^-n sum_d K(d) kappa_d(j)``, kappa the Krawtchouk polynomials: any n. Otherwise from the correlations of all
+    functions of the family.
     """
     chosen = chosen_inputs(family.n, inputs)
     kernel = family.kernel_by_distance() if isinstance(chosen, UniformInputs) else None

@@ -159,9 +159,9 @@ def _agreement(same: int, other: int) -> Fraction:
 class Additions(Family):
     """A digit of ``x + s``: the input is a number of n binary digits, s a secret one, j a secret place, both uniform.
 
-    ``F(x) = 1 - 2 (digit j of x + s)``, with digit i of x true where x_i = -1, the lowest first. Digits at different places are
-    uncorrelated; those at one place are square waves of period M = 2^(j + 1), correlated by ``1 - 4 u / M`` for secrets that
-    are u <= M/2 apart.
+    ``F(x) = 1 - 2 (digit j of x + s)``, with digit i of x true where x_i = -1, the lowest first. Digits at different
+    places are uncorrelated; those at one place are square waves of period M = 2^(j + 1), correlated by ``1 - 4 u / M`` for
+    secrets that are u <= M/2 apart.
     """
 
     def __init__(self, n: int) -> None:
