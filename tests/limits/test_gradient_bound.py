@@ -233,7 +233,7 @@ def test_learners_side_by_side_on_parities_of_six() -> None:
         {"noise": 0.01},
         {"loss": logistic_loss, "rate": 1.0},
     ],
-    ids=str,
+    ids=lambda change: "-".join(change) or "plain",
 )
 def test_every_kind_of_descent_learns_a_single_coordinate(change: dict) -> None:
     learner = Descent(**{"steps": 150, "rate": 0.2, **change})
