@@ -199,3 +199,30 @@ def test_numbers_are_a_tensor_and_the_object_of_to_dense_is_deprecated(K):
     assert K.tensor() is K.data
     with pytest.warns(DeprecationWarning, match="tensor"):
         assert K.to_dense() is K
+
+
+def test_functions_of_the_spectrum_are_those_of_the_matrix(K):
+    matrix = K.matrix()
+    values, vectors = torch.linalg.eigh(matrix)
+    cut = float((values[-3] * values[-4]).sqrt())
+    u = tl.FVector.random_unit(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    kept = vectors[:, -3:]
+    for inverse in (K.pinv(cut), K.pinv(rtol=cut / float(values[-1]))):
+        assert torch.allclose(inverse.matrix(), (kept / values[-3:]) @ kept.t()) and isinstance(inverse, tl.FMatDense)
+    assert torch.allclose(K.solve(u, atol=cut).flat, (kept / values[-3:]) @ kept.t() @ u.flat)
+    assert torch.allclose(K.solve(u, 0.5, atol=cut).flat, (kept / (values[-3:] + 0.5)) @ kept.t() @ u.flat)
+    assert torch.allclose(K.pow(2).matrix(), matrix @ matrix) and torch.allclose((K**0.5).pow(2).matrix(), matrix)
+    assert torch.allclose(K.norm(2), values.abs().max()) and torch.allclose(K.norm(-2), values.abs().min())
+    with pytest.raises(InputError, match="'fro', 2"):
+        K.norm(1)
+    with pytest.raises(InputError, match="atol"):
+        K.pinv(-1.0)
+
+
+def test_norms_of_a_cross_kernel_are_those_of_its_singular_values():
+    K = tl.FMatDense(torch.randn(2, 3, 2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2)))
+    singular = torch.linalg.svdvals(K.matrix())
+    assert torch.allclose(K.norm(2), singular.max()) and torch.allclose(K.norm(-2), singular.min())
+    assert torch.allclose(K.norm(), K.data.square().sum().sqrt())
+    with pytest.raises(InputError, match="square"):
+        K.pinv(0.1)

@@ -134,3 +134,21 @@ def test_shuffling_loader_is_refused():
     loader = DataLoader(TensorDataset(case.inputs), batch_size=3, shuffle=True)
     with pytest.raises(InputError, match="shuffle"):
         tl.NTK(case.model, loader, representation=tl.FMatImplicit)
+
+
+def test_cut_offs_norms_and_eigenvectors_agree_with_the_dense_kernel():
+    case = case_of("mlp", split="uneven batches")
+    implicit = tl.NTK(case.model, case.batches, representation=tl.FMatImplicit)
+    dense = tl.NTK(case.model, case.batches)
+    values = dense.eigvalsh()
+    cut = float((values[-2] * values[-3]).sqrt())
+    u = tl.FVector.random_unit(*dense.sizes[:2], dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    assert_close(implicit.pinv(cut).matrix(), dense.pinv(cut).matrix())
+    assert_close(implicit.solve(u, atol=cut).flat, dense.solve(u, atol=cut).flat)
+    assert_close(implicit.norm(2), values.abs().max())
+    assert_close(implicit.norm(), dense.norm())
+    assert_close(implicit.eigh()[0], values)
+    start = dense.solve(u, 0.1)
+    assert implicit.solve_cg(u, 0.1, start=start, rtol=1e-6)[1].iterations == 0
+    cross = tl.NTK(case.model, case.inputs[:3], case.inputs, representation=tl.FMatImplicit)
+    assert_close(cross.norm(2), torch.linalg.svdvals(dense.tensor()[:, :3].reshape(9, -1)).max())

@@ -60,6 +60,13 @@ def test_factored_solve_needs_a_damping():
         tl.FIM(case.model, case.batches, tl.PMatKFAC).solve(vectors(case), factored=True)
 
 
+def test_other_inverses_take_no_cut_off():
+    case = case_of("mlp")
+    for kind, form in ((tl.PMatKFAC, "factored"), (tl.PMatQuasiDiag, "reduced")):
+        with pytest.raises(InputError, match=f"{form}=True is another inverse, which takes no atol"):
+            tl.FIM(case.model, case.batches, kind).solve(vectors(case), DAMPING, atol=0.1, **{form: True})
+
+
 @pytest.mark.parametrize("kind", [tl.PMatKFAC, tl.PMatEKFAC])
 @pytest.mark.parametrize(("name", "missing"), [("norms", "1.weight"), ("bare parameters", "scale")])
 def test_parameters_without_kronecker_structure_are_refused_by_name(kind, name, missing):

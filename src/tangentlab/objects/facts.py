@@ -37,14 +37,17 @@ OPERATIONS = (
     "trace",
     "diag",
     "norm",
+    "norm(2)",
     "eigvalsh",
+    "pinv(atol)",
     "logdet(damping)",
     "sample(damping)",
+    "eigh",
     "tensor",
 )
-"""Rows of the table; `vTMv` costs what `F @ v` costs."""
+"""Rows of the table; `vTMv` costs what `F @ v` costs, `solve(v, atol=)` and `norm(-2)` what `eigvalsh` costs."""
 
-ANSWERS = ("F @ v", "solve(v, damping)", "trace", "diag", "norm", "eigvalsh", "logdet(damping)")
+ANSWERS = ("F @ v", "solve(v, damping)", "trace", "diag", "norm", "norm(2)", "eigvalsh", "logdet(damping)")
 """Operations whose answer can be compared with that of the exact matrix."""
 
 WRITTEN_OUT = "d^2 (written out)"
@@ -69,6 +72,8 @@ class Facts:
 def _facts(costs: str, exact: str, situation: str) -> Facts:
     """Costs as lines `operation: cost`, exact answers separated by commas ('all' for all of them)."""
     entries = dict(line.strip().split(": ", 1) for line in costs.strip().splitlines())
+    if "eigvalsh" in entries:
+        entries = dict.fromkeys(("norm(2)", "pinv(atol)"), entries["eigvalsh"]) | entries
     answers = ANSWERS if exact == "all" else tuple(part.strip() for part in exact.split(",") if part.strip())
     return Facts({name: entries.get(name, WRITTEN_OUT) for name in OPERATIONS}, frozenset(answers), situation)
 
@@ -193,6 +198,7 @@ FACTS: dict[type[PMat], Facts] = {
         solve(v): not defined: asks for a damping
         trace: c backward passes
         diag: c backward passes
+        norm(2): k passes
         sample(damping): k passes""",
         "all",
         "always",
@@ -203,13 +209,14 @@ FACTS: dict[type[PMat], Facts] = {
 def _as(kind: type[PMat], situation: str, exact: str, **changed: str) -> Facts:
     """Facts like those of another class, apart from some costs."""
     names = {"memory": "memory", "product": "F @ v", "trace": "trace", "diag": "diag", "solve": "solve(v, damping)"}
+    names |= {"largest": "norm(2)"}
     costs = dict(FACTS[kind].costs) | {names[key]: cost for key, cost in changed.items()}
     answers = frozenset(ANSWERS) if exact == "all" else frozenset(p.strip() for p in exact.split(",") if p.strip())
     return Facts(costs, answers, situation)
 
 
 FACTS[PMatMixed] = Facts(
-    dict.fromkeys(OPERATIONS[:-1], "per layer that of its kind") | {"tensor": WRITTEN_OUT},
+    dict.fromkeys(OPERATIONS, "per layer that of its kind") | {"eigh": WRITTEN_OUT, "tensor": WRITTEN_OUT},
     frozenset(),
     "per layer that of its kind",
 )
@@ -222,6 +229,7 @@ FACTS[PMatSum] = _as(
     trace="sum of the terms",
     diag="sum of the terms",
     solve="k products; direct with low-rank terms (Woodbury)",
+    largest="k products",
 )
 FACTS[PMatEye] = _as(PMatDiag, "F is a multiple of the identity", "")
 FACTS[PMatImplicitHessian] = _as(

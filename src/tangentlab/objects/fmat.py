@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tangentlab.errors import InputError, SolveError
-from tangentlab.linalg import safe_eigh, sym_pow
-from tangentlab.objects.algebra import MatrixAlgebra, Scalar, is_scalar, one_number
+from tangentlab.errors import InputError
+from tangentlab.linalg import safe_eigh
+from tangentlab.objects.algebra import Scalar, is_scalar, one_number
 from tangentlab.objects.fvector import FVector, check_centering
-from tangentlab.objects.matrix_free import MatrixFree, check_damping
-from tangentlab.objects.pmat.block import require_positive, without_rounding
+from tangentlab.objects.spectral import Spectral
+from tangentlab.objects.spectrum import Spectrum
 
 
-class FMat(MatrixAlgebra, MatrixFree):
+class FMat(Spectral):
     """A kernel on function space, FVector -> FVector; a cross kernel has other examples on the right.
 
     A new representation needs `sizes`, `_product`, `tensor` and `_example`.
@@ -83,15 +83,6 @@ class FMat(MatrixAlgebra, MatrixFree):
         """v^T K v."""
         return v.dot(self.mv(v))
 
-    def solve(self, v: FVector, damping: float | None = None, *, regul: float | None = None) -> FVector:
-        """(K + damping I)^-1 v."""
-        return self._on_vectors(v, partial(self._solve, damping=check_damping(damping, regul)))
-
-    def _solve(self, flat: Tensor, damping: float) -> Tensor:
-        if damping == 0:
-            raise SolveError(f"{type(self).__name__} has no spectrum at hand for a pseudo-inverse: give a damping > 0.")
-        return self.solve_cg(self._as_vectors(flat), damping)[0].flat
-
     def _as_vectors(self, flat: Tensor) -> FVector:
         return FVector(flat.unflatten(-1, self.sizes[:2]))
 
@@ -112,17 +103,26 @@ class FMat(MatrixAlgebra, MatrixFree):
         """(outputs * examples, outputs' * examples')."""
         return self._dense().matrix()
 
-    def norm(self) -> Tensor:
-        """Frobenius norm."""
-        return self._dense().norm()
+    def _matrix(self) -> Tensor:
+        return self.matrix()
 
-    def eigvalsh(self) -> Tensor:
-        """Eigenvalues, ascending."""
-        return self._dense().eigvalsh()
+    def _of_spectrum(self, function: Callable[[Tensor], Tensor]) -> FMatDense:
+        values, vectors = self._dense()._decomposition()
+        return FMatDense(((vectors * function(values)) @ vectors.t()).reshape(self.sizes))
 
-    def logdet(self, damping: float | None = None, *, regul: float | None = None) -> Tensor:
-        """log det(K + damping I)."""
-        return self._dense().logdet(damping, regul=regul)
+    def _spectrum(self) -> Spectrum:
+        return Spectrum.of_basis(*self._dense()._decomposition())
+
+    def norm(self, ord: int | str = "fro") -> Tensor:
+        """Frobenius norm; with ord=2 the largest |eigenvalue| (singular value of a cross kernel), with ord=-2 the smallest."""
+        if self.is_cross and ord in (2, -2):
+            return torch.linalg.matrix_norm(self.matrix(), ord)  # type: ignore[arg-type]
+        return super().norm(ord)
+
+    def eigh(self) -> tuple[Tensor, list[FVector]]:
+        """Eigenvalues, ascending, and the eigenvectors as FVectors."""
+        values, vectors = self._dense()._decomposition()
+        return values, [FVector(column.reshape(self.sizes[:2])) for column in vectors.t()]
 
     def numel(self) -> int:
         """Numbers stored."""
@@ -192,9 +192,7 @@ class FMatDense(FMat):
 
     def _solve(self, flat: Tensor, damping: float) -> Tensor:
         """By the spectrum; the pseudo-inverse without damping."""
-        values, vectors = self._decomposition()
-        scale = 1 / (values + damping) if damping else sym_pow(values, -1)
-        return ((flat @ vectors) * scale) @ vectors.t()
+        return self._spectrum().solve(flat, damping)
 
     def trace(self) -> Tensor:
         """Sum of the diagonal."""
@@ -204,23 +202,8 @@ class FMatDense(FMat):
         """The diagonal as an FVector."""
         return FVector(self._square("A diagonal").diagonal().reshape(self.data.shape[:2]))
 
-    def norm(self) -> Tensor:
-        """Frobenius norm."""
-        return torch.linalg.vector_norm(self.data)
-
-    def eigvalsh(self) -> Tensor:
-        """Eigenvalues, ascending."""
-        return self._decomposition()[0]
-
-    def eigh(self) -> tuple[Tensor, list[FVector]]:
-        """Eigenvalues ascending and the eigenvectors as FVectors."""
-        values, vectors = self._decomposition()
-        return values, [FVector(column.reshape(self.data.shape[:2])) for column in vectors.t()]
-
-    def logdet(self, damping: float | None = None, *, regul: float | None = None) -> Tensor:
-        """log det(K + damping I); -inf for a singular kernel without damping."""
-        value = check_damping(damping, regul)
-        return without_rounding(require_positive(self.eigvalsh(), value), value).log().sum()
+    def _largest(self) -> Tensor:
+        return self.eigvalsh().abs().max()
 
     def center(self, how: str = "per_output") -> FMatDense:
         """Subtract the mean feature: "per_output" over the examples of each output, "global" over outputs and examples."""

@@ -8,7 +8,7 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError('tangentlab.testing needs pytest: pip install "tangentlab[testing]".') from error
 
-for module in ("dense_truth", "layer_contract", "pmat_algebra", "pmat_contract"):
+for module in ("dense_truth", "layer_contract", "pmat_algebra", "pmat_contract", "pmat_spectral"):
     pytest.register_assert_rewrite(f"tangentlab.testing.{module}")  # failures show the values that were compared
 
 from tangentlab.testing.layer_contract import LayerCase, LayerContract, layer_case  # noqa: E402

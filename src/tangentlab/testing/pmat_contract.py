@@ -15,7 +15,7 @@ Override `build` if it is not made by FIM(...). `pseudo_inverse = False` says th
 `iterative = True` that solve stops at a tolerance, `pickles = False` that it holds the model and can be neither pickled nor
 moved.
 
-The matrix is compared with its definition, each operation with the same operation on `to_dense()` in float64. What depends
+The matrix is compared with its definition, each operation with the same operation on `tensor()` in float64. What depends
 on the data runs for each model in float64 and float32, in one batch and in uneven batches; what depends on the stored matrix
 alone (`stored_only`) runs in float64 on uneven batches and in float32 on one batch.
 """

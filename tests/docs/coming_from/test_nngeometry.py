@@ -290,9 +290,10 @@ def test_eigenbases(network: str) -> None:
     close(corrected.to_dense(), formulas.ekfac(one))
     first = FIM(one.model, one.x, PMatEKFAC.with_options(corrected=False))
     close(first.to_dense(), formulas.kfac(kfac_factors(one, C - 1)))
-    values, pairs = ours(SECTION, "F.compute_eigendecomposition(), F.get_eigendecomposition()", names)
+    (values, vectors), pairs = ours(SECTION, "F.compute_eigendecomposition(), F.get_eigendecomposition()", names)
     truth = torch.linalg.eigvalsh(names["F"].to_dense())
     close(values, truth)
+    close((vectors.flat.t() * values) @ vectors.flat, names["F"].tensor())
     close(pairs.values.sort().values, truth[-5:])
     names["F"] = corrected
     there, _ = ours(SECTION, "F.project_to_diag(v), F.project_from_diag(v)", names)

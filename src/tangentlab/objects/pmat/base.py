@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
@@ -12,13 +12,14 @@ from torch import Tensor
 from tangentlab.engine.frozen import frozen_inside
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.memory import human_bytes, memory_budget, require_memory
-from tangentlab.errors import InputError, SolveError, StructureError
-from tangentlab.linalg import safe_eigh, sym_pow
+from tangentlab.errors import InputError, StructureError
 from tangentlab.linalg.krylov_function import KRYLOV_STEPS, krylov_function
-from tangentlab.objects.algebra import MatrixAlgebra, Scalar
-from tangentlab.objects.matrix_free import MatrixFree, check_damping
-from tangentlab.objects.pmat.block import Spectrum, require_positive, without_rounding
+from tangentlab.linalg.orthonormalize import completed_rows
+from tangentlab.objects.algebra import Scalar
+from tangentlab.objects.matrix_free import check_damping
+from tangentlab.objects.pmat.block import require_positive
 from tangentlab.objects.pvector import PVector
+from tangentlab.objects.spectral import Spectral
 
 if TYPE_CHECKING:
     from tangentlab.engine.hessian import LossHessian
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 Vector = TypeVar("Vector", bound=Any)
 
 
-class PMat(MatrixAlgebra, MatrixFree):
+class PMat(Spectral):
     """A symmetric d x d matrix on the parameters of a layout: PVector -> PVector.
 
     Products and solves take a PVector (or a batch of them, or a PushForward, whose rows are the right-hand sides). A new
@@ -89,15 +90,6 @@ class PMat(MatrixAlgebra, MatrixFree):
     def vTMv(self, v: PVector) -> Tensor:
         """v^T F v, one number per vector of the batch."""
         return v.dot(self.mv(v))
-
-    def solve(self, v: Vector, damping: float | None = None, *, regul: float | None = None) -> Vector:
-        """(F + damping I)^-1 v; without damping the pseudo-inverse, where a spectrum is at hand."""
-        return self._on_vectors(v, partial(self._solve, damping=check_damping(damping, regul)))
-
-    def _solve(self, flat: Tensor, damping: float) -> Tensor:
-        if damping == 0:
-            raise SolveError(f"{type(self).__name__} has no spectrum at hand for a pseudo-inverse: give a damping > 0.")
-        return self.solve_cg(flat, damping)[0]
 
     def mm(self, other: PMat) -> PMat | PMatProduct:
         """F G. Also written `F @ G`.
@@ -177,19 +169,6 @@ class PMat(MatrixAlgebra, MatrixFree):
         """The diagonal."""
         return PVector(self.layout, self.tensor().diagonal().clone())
 
-    def norm(self) -> Tensor:
-        """Frobenius norm."""
-        return torch.linalg.matrix_norm(self.tensor())
-
-    def eigvalsh(self) -> Tensor:
-        """All d eigenvalues, ascending."""
-        return safe_eigh(self.tensor())[0]
-
-    def logdet(self, damping: float | None = None, *, regul: float | None = None) -> Tensor:
-        """log det(F + damping I); -inf for a singular matrix without damping."""
-        value = check_damping(damping, regul)
-        return without_rounding(require_positive(self.eigvalsh(), value), value).log().sum()
-
     @frozen_inside
     def sample(
         self, damping: float, *, samples: int | None = None, generator: torch.Generator | None = None
@@ -207,51 +186,50 @@ class PMat(MatrixAlgebra, MatrixFree):
         """A root R of (F + damping I)^-1 applied to rows, R R^T = (F + damping I)^-1: by products where they are few."""
         fits = self.dim**2 * flat.element_size() <= memory_budget()
         if len(flat) * KRYLOV_STEPS >= self.dim and fits:
-            return self._dense_spectrum().inverse_root(flat, damping)
+            return self._spectrum().inverse_root(flat, damping)
         return krylov_function(self._product, flat, lambda values: require_positive(values, damping).rsqrt())
 
-    def _dense_spectrum(self) -> Spectrum:
-        """Eigendecomposition of the matrix written out."""
-        return Spectrum.of_basis(*safe_eigh(self.tensor()))
-
     # ------------------------------------------------------------------ eigenbasis
+
+    def eigh(self) -> tuple[Tensor, PVector]:
+        """All d eigenvalues, ascending, and their eigenvectors as a batch (d, d): F = sum_k values_k v_k v_k^T.
+
+        Null directions that a thin basis leaves out are completed. Memory d^2.
+        """
+        self.require_dense_memory(self.layout, self._example())
+        spectrum = self._spectrum()
+        vectors = spectrum.back(torch.eye(len(spectrum.values), **self._kind()))
+        values, order = spectrum.values.sort()
+        return values, PVector(self.layout, completed_rows(vectors)[order])
 
     def project_to_diag(self, v: Vector) -> Vector:
         """Coordinates of v in the eigenbasis, Q^T v; F v = project_from_diag(diag_in_eigenbasis() * coordinates).
 
         A thin basis (PMatLowRank) fills the first places, and the part of v outside of it is dropped.
         """
-        return self._on_vectors(v, self._into_basis)
+        return self._on_vectors(v, lambda flat: self._spectrum().into(flat))
 
     def project_from_diag(self, coordinates: Vector) -> Vector:
         """The vector with these coordinates in the eigenbasis, Q c."""
-        return self._on_vectors(coordinates, self._out_of_basis)
+        return self._on_vectors(coordinates, lambda flat: self._spectrum().back(flat))
 
     def diag_in_eigenbasis(self) -> PVector:
         """The eigenvalues, in the order of the coordinates of `project_to_diag`."""
-        return PVector(self.layout, self._dense_spectrum().values)
+        return PVector(self.layout, self._spectrum().values)
 
-    def _into_basis(self, flat: Tensor) -> Tensor:
-        return self._dense_spectrum().into(flat)
+    def _matrix(self) -> Tensor:
+        return self.tensor()
 
-    def _out_of_basis(self, flat: Tensor) -> Tensor:
-        return self._dense_spectrum().back(flat)
+    def _of_spectrum(self, function: Callable[[Tensor], Tensor]) -> PMat:
+        from tangentlab.objects.pmat.dense import DenseBlock, PMatDense
 
-    def pow(self, exponent: float) -> PMat:
-        """F^exponent; null modes stay null for every exponent, so -1 is the pseudo-inverse."""
-        from tangentlab.objects.pmat.dense import PMatDense
-
-        values, vectors = safe_eigh(self.tensor())
-        return PMatDense.from_dense(self.layout, (vectors * sym_pow(values, exponent)) @ vectors.t())
+        return PMatDense(self.layout, {self.layout.names: DenseBlock(self.tensor()).of_spectrum(function)})
 
     def inverse(self, damping: float | None = None, *, regul: float | None = None) -> PMat:
         """(F + damping I)^-1 as a matrix of the tightest class; the pseudo-inverse without damping."""
         from tangentlab.objects.pmat.dense import PMatDense
 
         return PMatDense.from_dense(self.layout, self.tensor()).inverse(check_damping(damping, regul))
-
-    def __pow__(self, exponent: float) -> PMat:
-        return self.pow(exponent)
 
     # ------------------------------------------------------------------ algebra
 
@@ -316,6 +294,12 @@ def require_square(layout: LayerCollection, matrix: Tensor) -> None:
         raise InputError(f"A {layout.numel} x {layout.numel} matrix is expected, got {tuple(matrix.shape)}.")
     if bool((matrix - matrix.t()).abs().max() > 1e-3 * matrix.abs().max()):
         raise InputError("A symmetric matrix is expected: this one differs from its transpose.")
+
+
+def refuse_options(form: str, options: Mapping[str, Any]) -> None:
+    """Another form of a solve takes none of the options of the plain one."""
+    if options:
+        raise InputError(f"{form} is another inverse, which takes no {', '.join(options)}.")
 
 
 class Representation:

@@ -16,7 +16,7 @@ from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
 from tangentlab.objects.matrix_free import Eigenpairs, MatrixFree
 from tangentlab.objects.pmat.base import PMat, check_damping
-from tangentlab.objects.pmat.block import Block
+from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pvector import PVector
 
 if TYPE_CHECKING:
@@ -115,6 +115,10 @@ class BlockwisePMat(PMat):
         self.prepare_spectra()
         return self._per_block(flat, lambda b, x: b.spectrum.back(x[..., : x.shape[-1] - b.spectrum.complement]))
 
+    def _spectrum(self) -> Spectrum:
+        """Of all blocks side by side; null directions outside of thin bases have coordinates and do not come back."""
+        return Spectrum(self.diag_in_eigenbasis().flat, self.dim, self._into_basis, self._out_of_basis)
+
     def diag_in_eigenbasis(self) -> PVector:
         """The eigenvalues, in the order of the coordinates of `project_to_diag`."""
         self.prepare_spectra()
@@ -148,9 +152,11 @@ class BlockwisePMat(PMat):
         like = self._example().new_empty(self.layout.numel)
         return PVector(self.layout, self._assemble(((n, b.diag()) for n, b in self.blocks.items()), like))
 
-    def norm(self) -> Tensor:
-        """Frobenius norm."""
+    def _frobenius(self) -> Tensor:
         return torch.stack([block.squared_norm() for block in self.blocks.values()]).sum().sqrt()
+
+    def _largest(self) -> Tensor:
+        return self.eigvalsh().abs().max()
 
     def eigvalsh(self) -> Tensor:
         """All eigenvalues, ascending."""
@@ -167,6 +173,10 @@ class BlockwisePMat(PMat):
         """F^exponent, block by block."""
         self.prepare_spectra()
         return self._with_blocks({names: block.power(exponent) for names, block in self.blocks.items()})
+
+    def _of_spectrum(self, function: Callable[[Tensor], Tensor]) -> PMat:
+        self.prepare_spectra()
+        return self._with_blocks({names: block.of_spectrum(function) for names, block in self.blocks.items()})
 
     def inverse(self, damping: float | None = None, *, regul: float | None = None) -> PMat:
         """(F + damping I)^-1, block by block."""

@@ -13,7 +13,7 @@ from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.memory import require_memory
 from tangentlab.engine.rows import Rows
 from tangentlab.layers import OuterSum
-from tangentlab.linalg import safe_eigh, safe_eigh_many, sym_pow
+from tangentlab.linalg import safe_eigh, safe_eigh_many
 from tangentlab.objects.matrix_free import Eigenpairs, MatrixFree
 from tangentlab.objects.pmat.base import require_square
 from tangentlab.objects.pmat.block import Block, Spectrum
@@ -56,19 +56,6 @@ class DenseBlock(Block):
     def squared_norm(self) -> Tensor:
         """Sum of squares."""
         return self.matrix.square().sum()
-
-    def power(self, exponent: float) -> Block:
-        """By the spectrum."""
-        return self._function(sym_pow(self.spectrum.values, exponent))
-
-    def inverse(self, damping: float) -> Block:
-        """By the spectrum."""
-        values = self.spectrum.values
-        return self._function(1 / (values + damping) if damping else sym_pow(values, -1))
-
-    def _function(self, values: Tensor) -> DenseBlock:
-        vectors = self.spectrum.back(torch.eye(self.dim, dtype=values.dtype, device=values.device))
-        return DenseBlock((vectors.t() * values) @ vectors)
 
     def scaled(self, factor: Any) -> DenseBlock:
         """factor F."""

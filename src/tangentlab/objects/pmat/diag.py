@@ -12,7 +12,6 @@ from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
-from tangentlab.linalg import sym_pow
 from tangentlab.objects.pmat.base import PMat
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
@@ -43,13 +42,9 @@ class DiagBlock(Block):
         """The values."""
         return self.values
 
-    def power(self, exponent: float) -> DiagBlock:
-        """Entrywise, zeros stay zero."""
-        return DiagBlock(sym_pow(self.values, exponent))
-
-    def inverse(self, damping: float) -> DiagBlock:
+    def of_spectrum(self, function: Callable[[Tensor], Tensor]) -> DiagBlock:
         """Entrywise."""
-        return DiagBlock(1 / (self.values + damping) if damping else sym_pow(self.values, -1))
+        return DiagBlock(function(self.values))
 
     def scaled(self, factor: Any) -> DiagBlock:
         """factor F."""

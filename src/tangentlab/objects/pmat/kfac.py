@@ -11,7 +11,7 @@ from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError, SolveError, StructureError
 from tangentlab.layers import OuterSum
-from tangentlab.objects.pmat.base import Vector, check_damping
+from tangentlab.objects.pmat.base import Vector, check_damping, refuse_options
 from tangentlab.objects.pmat.block import Block
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
 from tangentlab.objects.pmat.kronecker import KronBlock, prepare
@@ -93,6 +93,7 @@ class PMatKFAC(BlockwisePMat):
         regul: float | None = None,
         factored: bool = False,
         pi: float | None = None,
+        **cut: Any,
     ) -> Vector:
         """(F + damping I)^-1 v exactly, or with factored=True the cheaper product of damped factors.
 
@@ -100,10 +101,11 @@ class PMatKFAC(BlockwisePMat):
         defaults to sqrt((tr A / dim A) / (tr B / dim B)) per layer.
         """
         if not factored:
-            return super().solve(v, damping, regul=regul)
+            return super().solve(v, damping, regul=regul, **cut)
         value = check_damping(damping, regul)
         if value == 0:
             raise SolveError("The factored form damps each factor: give a damping > 0, or leave factored=True out.")
+        refuse_options("factored=True", cut)
         self.prepare_spectra()
         return self._on_vectors(
             v,

@@ -91,6 +91,10 @@ class KronBlock(Block):
         left, right = self.sides
         return (left.squared_norms() * right.squared_norms()).sum()
 
+    def of_spectrum(self, function: Callable[[Tensor], Tensor]) -> EigenBlock:
+        """A scaling of the Kronecker eigenbasis."""
+        return self.to_eigen().of_spectrum(function)
+
     def power(self, exponent: float) -> Block:
         """L^p x R^p."""
         left, right = (
@@ -169,16 +173,13 @@ class EigenBlock(Block):
         left, right = self.bases
         return self.form.to_flat(both(self.scale, left.squares_out_of, right.squares_out_of))
 
-    def power(self, exponent: float) -> EigenBlock:
-        """Scales to the power; zeros stay zero."""
-        return self.with_scale(sym_pow(self.scale.flatten(), exponent).reshape(self.scale.shape))
+    def of_spectrum(self, function: Callable[[Tensor], Tensor]) -> EigenBlock:
+        """Other scales in the same bases."""
+        return self.with_scale(function(self.scale.flatten()).reshape(self.scale.shape))
 
-    def inverse(self, damping: float) -> EigenBlock:
-        """1 / (scale + damping)."""
-        if damping == 0:
-            return self.power(-1)
-        full = self.completed()
-        return full.with_scale(1 / (full.scale + damping))
+    def inverse(self, damping: float) -> Block:
+        """1 / (scale + damping), in full bases."""
+        return Block.inverse(self.completed() if damping else self, damping)
 
     def with_scale(self, scale: Tensor) -> EigenBlock:
         """Another scale in the same bases."""

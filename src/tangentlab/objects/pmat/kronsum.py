@@ -16,7 +16,6 @@ from tangentlab.layers import OuterSum
 from tangentlab.linalg import safe_eigh
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
-from tangentlab.objects.pmat.dense import DenseBlock
 from tangentlab.objects.pmat.matrix_form import MatrixForm
 
 if TYPE_CHECKING:
@@ -64,14 +63,6 @@ class KronSumBlock(Block):
         """sum_mn <H_m, H_n> <a_m, a_n>^2."""
         flat = self.matrices.flatten(1)
         return ((flat @ flat.t()) * (self.inputs @ self.inputs.t()).square()).sum()
-
-    def power(self, exponent: float) -> Block:
-        """Dense."""
-        return DenseBlock(self.dense()).power(exponent)
-
-    def inverse(self, damping: float) -> Block:
-        """Dense."""
-        return DenseBlock(self.dense()).inverse(damping)
 
     def scaled(self, factor: Any) -> KronSumBlock:
         """factor F."""

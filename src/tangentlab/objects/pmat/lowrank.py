@@ -11,7 +11,7 @@ from torch import Tensor
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.rows import Rows
 from tangentlab.errors import InputError
-from tangentlab.linalg import psd_thin_eigh, safe_eigh, sym_pow
+from tangentlab.linalg import psd_thin_eigh, safe_eigh
 from tangentlab.objects.matrix_free import check_damping
 from tangentlab.objects.pmat.base import PMat, require_square
 from tangentlab.objects.pmat.block import Block, Spectrum
@@ -64,18 +64,15 @@ class LowRankBlock(Block):
         """|diag(weights) R R^T|^2 in the sense of traces: sum_kl w_k w_l <r_k, r_l>^2."""
         return self.weights @ (self.rows @ self.rows.t()).square() @ self.weights
 
-    def power(self, exponent: float) -> LowRankBlock:
-        """The eigenvectors as rows, the powers as weights."""
-        return self.from_spectrum(sym_pow(self.spectrum.values, exponent))
+    def of_spectrum(self, function: Callable[[Tensor], Tensor]) -> LowRankBlock:
+        """The eigenvectors as rows, the values as weights."""
+        values = function(self.spectrum.values)
+        unit = torch.eye(len(values), dtype=values.dtype, device=values.device)
+        return LowRankBlock(self.spectrum.back(unit), values)
 
     def inverse(self, damping: float) -> Block:
         """The pseudo-inverse; with damping dense, since it has full rank: `PMatLowRank.inverse` keeps it as a sum."""
         return DenseBlock(self.dense()).inverse(damping) if damping else self.power(-1)
-
-    def from_spectrum(self, values: Tensor) -> LowRankBlock:
-        """The same eigenvectors with other eigenvalues."""
-        unit = torch.eye(len(values), dtype=values.dtype, device=values.device)
-        return LowRankBlock(self.spectrum.back(unit), values)
 
     def scaled(self, factor: Any) -> LowRankBlock:
         """factor F."""
@@ -178,9 +175,8 @@ class PMatLowRank(BlockwisePMat):
 
     def truncated(self, rank: int) -> PMatLowRank:
         """The `rank` eigenpairs of largest magnitude."""
-        values = self.block.spectrum.values
-        keep = values.abs().argsort(descending=True)[:rank]
-        full = self.block.from_spectrum(values)
+        full = self.block.of_spectrum(lambda values: values)
+        keep = full.weights.abs().argsort(descending=True)[:rank]
         return self._with_blocks({self.layout.names: LowRankBlock(full.rows[keep], full.weights[keep])})  # type: ignore[return-value]
 
     def inverse(self, damping: float | None = None, *, regul: float | None = None) -> PMat:
@@ -189,7 +185,7 @@ class PMatLowRank(BlockwisePMat):
         if value == 0:
             return super().inverse()
         eye = PMatEye.from_dense(self.layout, self.block.weights.new_full((self.dim,), 1 / value))
-        inside = self.block.from_spectrum(1 / (self.block.spectrum.values + value) - 1 / value)
+        inside = self.block.of_spectrum(lambda values: 1 / (values + value) - 1 / value)
         return PMat.plus(eye, PMatLowRank(self.layout, {self.layout.names: inside}))
 
     def inner(self, other: PMat) -> Tensor:

@@ -12,7 +12,7 @@ from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
-from tangentlab.objects.pmat.base import Vector, check_damping, require_square
+from tangentlab.objects.pmat.base import Vector, check_damping, refuse_options, require_square
 from tangentlab.objects.pmat.block import Block
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
 from tangentlab.objects.pmat.diag import DiagBlock, DiagBuilder
@@ -169,7 +169,7 @@ class PMatQuasiDiag(BlockwisePMat):
         """Nothing: damped solves, samples and determinants have closed forms; a spectrum comes when asked for."""
 
     def solve(
-        self, v: Vector, damping: float | None = None, *, regul: float | None = None, reduced: bool = False
+        self, v: Vector, damping: float | None = None, *, regul: float | None = None, reduced: bool = False, **cut: Any
     ) -> Vector:
         """(F + damping I)^-1 v exactly, or with reduced=True Ollivier's inverse of the damped entries.
 
@@ -178,8 +178,9 @@ class PMatQuasiDiag(BlockwisePMat):
         Without damping both are the same.
         """
         if not reduced:
-            return super().solve(v, damping, regul=regul)
+            return super().solve(v, damping, regul=regul, **cut)
         value = check_damping(damping, regul)
+        refuse_options("reduced=True", cut)
 
         def reduced_solve(block: Block, x: Tensor) -> Tensor:
             return block.solve_reduced(x, value) if isinstance(block, OllivierBlock) else block.solve(x, value)

@@ -73,6 +73,10 @@ class _Units(Block):
     def _spectrum(self) -> Spectrum:
         return self.units().spectrum
 
+    def of_spectrum(self, function: Callable[[Tensor], Tensor]) -> Block:
+        """A scaling of the eigenvectors of every unit."""
+        return self.units().of_spectrum(function)
+
     def power(self, exponent: float) -> Block:
         """One dense matrix per unit."""
         return self.units().power(exponent)
