@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from tangentlab.data import Dataset
 from tangentlab.experiments import Batches, Callback, Lab, Training, train
+from tangentlab.experiments._images import batched, for_trial
+from tangentlab.linearized import eigenfunctions, linearize
 from tangentlab.models import MLP, LeNet5, ResNet18, fan_in_normal_
 
 Kind = Literal["mlp", "lenet", "resnet18"]
@@ -59,6 +61,18 @@ def build(
         if isinstance(module, nn.Linear | nn.Conv2d):
             fan_in_normal_(module, 1.0)
     return model
+
+
+def fresh(lab: Lab, kind: str, data: Dataset, **options: Any) -> nn.Module:
+    """A network for the images, the same at every call (see `build`)."""
+    with lab.seeded("model", kind):
+        return build(kind, data.inputs.shape[1:], **options)
+
+
+def twins(make: Callable[[], nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    """A network and the linearization of another from the same start, by name."""
+    yield "network", make()
+    yield "linearized", linearize(make().eval())
 
 
 def logistic_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
@@ -122,6 +136,22 @@ def train_task(
         parts={"schedule": schedule},
         after_update=lambda training: schedule.step(),
     )
+
+
+def eigenfunction_task(lab: Lab, stage: str, model: nn.Module, data: Dataset, index: int) -> Dataset:
+    """The images with the signs of an eigenfunction of the kernel on them as labels; computed once per ``stage``."""
+
+    def signs() -> Tensor:
+        batches = batched(data.inputs, 250)
+        return eigenfunctions(model, batches, index + 1, method="gram", progress=False).labels(index)
+
+    return relabelled(data, lab.stage(stage, signs))
+
+
+def held_out(lab: Lab, data: Dataset, count: int) -> tuple[Dataset, Dataset]:
+    """The first images, and the last ``count`` for validation, at most half of them in a trial."""
+    split = len(data) - for_trial(lab, count, len(data) // 2)
+    return data.first(split), data.take(torch.arange(split, len(data)))
 
 
 def two_classes(data: Dataset) -> Dataset:

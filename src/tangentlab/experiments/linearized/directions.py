@@ -18,9 +18,10 @@ from tangentlab.experiments.linearized._recipe import (
     binary_accuracy,
     build,
     train_task,
+    twins,
 )
 from tangentlab.figures.style import DIVERGING, GRAY, PALETTE, band, label, panels
-from tangentlab.linearized import anisotropy_directions, direction_dataset, gradient_directions, linearize
+from tangentlab.linearized import anisotropy_directions, direction_dataset, gradient_directions
 
 SECTION = f"{PLACE}, appendix C"
 SHOWN = 10
@@ -207,9 +208,7 @@ class NeuralDirections(Experiment):
             direction, for_trial(lab, self.tests), lab.generator("test", index), split="test", **options
         )
         found = {}
-        for name in ("network", "linearized"):
-            model = self._network(lab, kind)
-            model = linearize(model.eval()) if name == "linearized" else model
+        for name, model in twins(lambda: self._network(lab, kind)):
             train_task(lab, model, train, self.recipe(kind), f"{NAMES[kind]} {name}, direction {index}")
             found[name] = binary_accuracy(model, test)
             lab.log("accuracy", net=kind, model=name, index=index, accuracy=found[name])

@@ -28,7 +28,7 @@ from tangentlab.experiments.linearized._recipe import (
     PLACE,
     Recipe,
     binary_accuracy,
-    build,
+    fresh,
     train_task,
     two_classes,
 )
@@ -193,8 +193,7 @@ class EnergyConcentration(Experiment):
         )
         seen = for_trial(lab, self.examples(kind))
         test = test.first(for_trial(lab, len(test)))
-        with lab.seeded("model", kind):
-            model = build(kind, train.inputs.shape[1:], base=self.base, zero_init=self.zero_init)
+        model = fresh(lab, kind, train, base=self.base, zero_init=self.zero_init)
         recipe = self.recipe(kind)
         batches = Batches(train, min(recipe.batch, len(train)), lab.seed)
         steps = lab.capped(recipe.steps(len(train)))

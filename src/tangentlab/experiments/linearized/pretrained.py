@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import nn
 
 from tangentlab.data import Dataset
 from tangentlab.experiments import Chapter, Claim, Cost, Every, Experiment, Lab, Picture, Results, Training, experiment
-from tangentlab.experiments._images import batched, for_trial, image_data
+from tangentlab.experiments._images import for_trial, image_data
 from tangentlab.experiments.linearized._recipe import (
     PLACE,
     EpochLoss,
     Recipe,
     binary_accuracy,
     build,
-    relabelled,
+    eigenfunction_task,
+    held_out,
     train_task,
 )
 from tangentlab.figures.style import PALETTE, band, label, legend_outside, panels
-from tangentlab.linearized import eigenfunctions, linearize
+from tangentlab.linearized import linearize
 
 SECTION = f"{PLACE}, section 4"
 MODELS = {"network": "network", "start": "linear, kernel of the start", "end": "linear, kernel of the trained network"}
@@ -95,14 +95,7 @@ class PretrainedKernel(Experiment):
         data, _ = image_data(lab, self.data, self.pixels, for_trial(lab, self.images, 128))
         with lab.seeded("model"):
             first = build("lenet", data.inputs.shape[1:]).eval()
-
-        def decompose() -> torch.Tensor:
-            batches = batched(data.inputs, 250)
-            return eigenfunctions(first, batches, self.index + 1, method="gram", progress=False).labels(self.index)
-
-        task = relabelled(data, lab.stage("labels", decompose))
-        split = len(task) - for_trial(lab, self.valid, len(task) // 2)
-        train, valid = task.first(split), task.take(torch.arange(split, len(task)))
+        train, valid = held_out(lab, eigenfunction_task(lab, "labels", first, data, self.index), self.valid)
         with lab.seeded("model"):
             network = build("lenet", data.inputs.shape[1:])
         found = {"network": self._fit(lab, "network", network, train, valid)}

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from tangentlab.data import Dataset, stratified_subset
 from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments._images import batched, for_trial, image_pool
+from tangentlab.experiments._images import for_trial, image_pool
 from tangentlab.experiments.linearized._recipe import (
     NAMES,
     PLACE,
     Recipe,
     binary_accuracy,
-    build,
-    relabelled,
+    eigenfunction_task,
+    fresh,
+    held_out,
     train_task,
+    twins,
     two_classes,
 )
 from tangentlab.figures.style import PALETTE, band, label, legend_outside, panels
-from tangentlab.linearized import eigenfunctions, linearize
 
 SECTION = f"{PLACE}, section 3"
 TASKS = ("eigenfunction", "CIFAR2")
@@ -129,25 +128,16 @@ class SampleSize(Experiment):
         lab.measure("S3-E9-network", max(between))
 
     def _tasks(self, lab: Lab, kind: str, data: Dataset) -> dict[str, Dataset]:
-        def decompose() -> torch.Tensor:
-            with lab.seeded("model", kind):
-                model = build(kind, data.inputs.shape[1:]).eval()
-            batches = batched(data.inputs, 250)
-            return eigenfunctions(model, batches, self.index + 1, method="gram", progress=False).labels(self.index)
-
-        return {"eigenfunction": relabelled(data, lab.stage(f"labels {kind}", decompose)), "CIFAR2": two_classes(data)}
+        model = fresh(lab, kind, data).eval()
+        own = eigenfunction_task(lab, f"labels {kind}", model, data, self.index)
+        return {"eigenfunction": own, "CIFAR2": two_classes(data)}
 
     def _gap(self, lab: Lab, kind: str, task: str, data: Dataset, size: int) -> float:
         """Validation accuracy, linearized minus network."""
-        split = len(data) - for_trial(lab, self.valid, len(data) // 2)
-        rows = lab.generator("subset", task)
-        train = stratified_subset(data.first(split), min(size, split), rows)
-        valid = data.take(torch.arange(split, len(data)))
+        known, valid = held_out(lab, data, self.valid)
+        train = stratified_subset(known, min(size, len(known)), lab.generator("subset", task))
         found = {}
-        for name in MODELS:
-            with lab.seeded("model", kind):
-                model = build(kind, data.inputs.shape[1:])
-            model = linearize(model.eval()) if name == "linearized" else model
+        for name, model in twins(lambda: fresh(lab, kind, data)):
             train_task(lab, model, train, self.recipe(len(train)), f"{kind} {name}, {task}, {size}")
             found[name] = binary_accuracy(model, valid)
             lab.log("accuracy", net=kind, task=task, model=name, size=len(train), accuracy=found[name])

@@ -18,7 +18,8 @@ from tangentlab.experiments.linearized._recipe import (
     EpochLoss,
     Recipe,
     binary_accuracy,
-    build,
+    fresh,
+    held_out,
     relabelled,
     train_task,
     two_classes,
@@ -145,8 +146,7 @@ class EigenfunctionTasks(TaskFigures, Experiment):
         return image_pool(lab, self.data, self.pixels, for_trial(lab, self.images))
 
     def _build(self, lab: Lab, kind: str, data: Dataset) -> nn.Module:
-        with lab.seeded("model", kind):
-            return build(kind, data.inputs.shape[1:], base=self.base, zero_init=self.zero_init)
+        return fresh(lab, kind, data, base=self.base, zero_init=self.zero_init)
 
     def _network(self, lab: Lab, kind: str, data: Dataset) -> dict[str, Any]:
         """All tasks of one network; the numbers that decide the claims."""
@@ -203,8 +203,7 @@ class EigenfunctionTasks(TaskFigures, Experiment):
 
     def _pair(self, lab: Lab, kind: str, data: Dataset, task: str, epochs: int) -> dict[str, Any]:
         """Train a network and a linearization on the first images; accuracies on the last ones."""
-        split = len(data) - self._validated(lab, data)
-        train, valid = data.first(split), data.take(torch.arange(split, len(data)))
+        train, valid = held_out(lab, data, self.valid)
         found: dict[str, Any] = {}
         for name in ("network", "linearized"):
             model = self._build(lab, kind, data)
