@@ -13,7 +13,7 @@ from tangentlab.alignment import LearningFlow
 from tangentlab.engine.likelihood import likelihood_of
 from tangentlab.engine.weightings import SignedRoots
 from tangentlab.errors import InputError
-from tangentlab.recorder import TangentRecorder
+from tangentlab.recorder import TangentRecorder, View
 from tangentlab.recorder.budget import Size
 from tangentlab.recorder.measures import DEFAULT, NAMED
 from tangentlab.recorder.probes import choose_outputs
@@ -47,6 +47,15 @@ def snapshot():
     recorder.start()
     examples = {name: probe.batch for name, probe in recorder._observer.probes.items()}
     return recorder.snapshots[0]["values"], model, examples
+
+
+def test_measures_of_a_view_without_a_recorder_are_those_of_a_snapshot(snapshot):
+    values, model, examples = snapshot
+    view = View.of(model, examples["test"])
+    found = NAMED["performance"](view) | NAMED["spectrum"](view) | NAMED["alignment"](view) | NAMED["uncentred"](view)
+    assert found == pytest.approx({name: values[f"test/{name}"] for name in found}, rel=1e-8)
+    assert NAMED["spectrum"](view, (2,))["T_2"] == pytest.approx(found["T_4%"])
+    assert "cka" not in NAMED["alignment"](View.of(model, examples["test"][0])) and "ka" in found
 
 
 @pytest.mark.parametrize("mark, kernel_of", [("", centred_kernel), ("uncentred/", plain_kernel)])
