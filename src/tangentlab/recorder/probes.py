@@ -21,7 +21,6 @@ from tangentlab.errors import InputError
 from tangentlab.linearized.probes import Observed, observed, representation_modules
 from tangentlab.metrics import NTK
 from tangentlab.objects.fmat import FMatDense
-from tangentlab.recorder.budget import Size
 from tangentlab.recorder.clock import Clock
 from tangentlab.recorder.likelihoods import are_classes, guessed, target_columns
 from tangentlab.recorder.loaders import unmoved
@@ -219,8 +218,3 @@ def make_probes(probes: Any, largest: int, seed: int) -> dict[str, Probe]:
     generator = torch.Generator().manual_seed(seed)
     with unmoved(probes.values()):
         return {name: Probe.of(name, data, largest, generator) for name, data in probes.items()}
-
-
-def size_of(view: View) -> Size:
-    """Examples and outputs of a view."""
-    return Size(common_length(view.batch) or 0, len(view.outputs))

@@ -40,17 +40,17 @@ def gap(name: str, curves: Mapping[Regime, Mapping[str, Array]]) -> float:
     return found["full"] - found["linearized"]
 
 
-def over_time(results: Results, examples: Mapping[str, QuadraticExample], clock: str, prefix: str = "") -> Figure:
+def over_time(results: Results, examples: Mapping[str, QuadraticExample], clock: str) -> Figure:
     """Two rows of three panels: the published figure's numbers above, those with larger effects below.
 
-    Seeds have saved ``<prefix><data set>-<regime>``: times and a row for every group.
+    Seeds have saved ``<data set>-<regime>``: times and a row for every group.
     """
     figure, axes = panels(3, 2, height=2.9)
     for row, ending in enumerate(("-figure", "")):
         for column, (kind, title) in enumerate(TITLES.items()):
             name = f"{kind}{ending}"
-            if _there(results, f"{prefix}{name}"):
-                _panel(axes[row, column], results, name, list(examples[name].groups), prefix)
+            if _there(results, name):
+                _panel(axes[row, column], results, name, list(examples[name].groups))
             loss = "loss / loss at the start" if column == 0 else "loss"
             label(axes[row, column], clock, loss, title)
     return figure
@@ -61,9 +61,9 @@ def _there(results: Results, name: str) -> bool:
     return all(results.has_arrays(f"{name}-{regime}") for regime in REGIMES)
 
 
-def _panel(axes: Axes, results: Results, name: str, groups: list[str], prefix: str) -> None:
+def _panel(axes: Axes, results: Results, name: str, groups: list[str]) -> None:
     for regime, style in zip(REGIMES, ("-", "--"), strict=True):
-        saved = results.arrays(f"{prefix}{name}-{regime}")
+        saved = results.arrays(f"{name}-{regime}")
         times = saved[0, 0]
         for place, group in enumerate(groups):
             lines = saved[:, 1 + place]
@@ -76,12 +76,12 @@ def _panel(axes: Axes, results: Results, name: str, groups: list[str], prefix: s
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3, fontsize=8, columnspacing=1.0)
 
 
-def equal_progress(results: Results, prefix: str = "") -> Figure:
+def equal_progress(results: Results) -> Figure:
     """Noisy against clean loss, minority against majority: the lower panels without the clock, means over seeds."""
     figure, ((left, right),) = panels(2)
     for axes, name in ((left, "noise"), (right, "spurious")):
-        for place, regime in enumerate(REGIMES if _there(results, f"{prefix}{name}") else ()):
-            _, many, few = np.mean(results.arrays(f"{prefix}{name}-{regime}"), 0)
+        for place, regime in enumerate(REGIMES if _there(results, name) else ()):
+            _, many, few = np.mean(results.arrays(f"{name}-{regime}"), 0)
             axes.plot(many, few, color=PALETTE[place], label=regime)
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
         axes.invert_xaxis()
