@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.trial.blocks import flow, layers, mixing, routing, sharing, strange
-from tests.trial.blocks.base import BLOCKS, FEATURES, MAPS, ODD, Apply, Shape, Site
+from tests.trial.blocks.base import BLOCKS, FEATURES, MAPS, MIXES, ODD, STATEFUL, Apply, Shape, Site
 from tests.trial.choices import Choices, NoSuchCase
 
 assert all((flow, layers, mixing, routing, sharing, strange))  # they fill BLOCKS
@@ -65,6 +65,8 @@ def build(choices: Choices) -> Blueprint:
         blocks.append(made.module)
         kinds.append(kind)
         traits |= BLOCKS[kind].traits
+    if STATEFUL in traits and len({id(one) for one in blocks}) < len(blocks):
+        traits |= {MIXES}  # the second call starts from what the first one saw of all examples
     end = choices.within("end")
     _finish(site, blocks, end)
     likelihood = end.pick("likelihood", likelihoods(site.shape))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,21 +119,52 @@ class Scene:
         return ROUNDS in self.blueprint.traits and self.blueprint.dtype == torch.float64
 
     @property
+    def overflows(self) -> bool:
+        """Whether squares of gradients may leave the range of the network's type."""
+        outputs = max(1.0, float(self.truth.outputs.abs().max()))  # scores of a regression grow with them
+        return bool((outputs * self.truth.rows).square().sum() > torch.finfo(self.blueprint.dtype).max / 10)
+
+    @property
+    def ill_conditioned(self) -> bool:
+        """Whether rounding of the weights to half precision changes the gradients by more than what counts as rounding."""
+        if self.blueprint.dtype.itemsize != 2:
+            return False
+        changes = [float((near.rows - self.same.rows).abs().max()) for near in self.disturbed()]
+        return max(changes, default=0.0) > 0.01 * float(self.same.rows.abs().max())
+
+    @property
     def may_refuse(self) -> bool:
         """Whether the network as such may be refused."""
         return bool(self.blueprint.traits & {MIXES, NOISE, ODD}) or not self.same.rows.any()
 
     def find_truth(self) -> None:
         """Measure `truth` and `same`."""
-        around = nullcontext if self.place in ("no_grad", "inference mode") else self.around
-        names = self.selected()
-        self.same = measure(self.fresh, self.call, self.data.batches, around).only(names)
-        self.truth = self.same
+        self.same = self.truth = self._measured(self.fresh)
         if self.blueprint.dtype != torch.float64:
             try:
-                self.truth = measure(self.fresh, self.call, self.data.batches, around, torch.float64).only(names)
+                self.truth = self._measured(self.fresh, torch.float64)
             except RuntimeError:  # a block that fixes its type
                 self.truth = self.same
+
+    def disturbed(self, count: int = 4) -> Iterator[Truth]:
+        """The truth in the network's own type for weights that differ by the rounding of that type: what no method can beat."""
+        for seed in range(count):
+            generator = torch.Generator().manual_seed(seed)
+
+            def neighbour(generator: torch.Generator = generator) -> nn.Module:
+                model = self.fresh()
+                for parameter in model.parameters():
+                    signs = torch.randint(0, 2, parameter.shape, generator=generator).mul_(2).sub_(1)
+                    eps = torch.finfo(torch.float32 if self.rounds else parameter.dtype).eps
+                    parameter.data.mul_(1 + eps * signs.to(parameter.dtype))
+                return model
+
+            with suppress(NoSuchCase):  # no longer finite
+                yield self._measured(neighbour)
+
+    def _measured(self, fresh: Callable[[], nn.Module], dtype: torch.dtype | None = None) -> Truth:
+        around = nullcontext if self.place in ("no_grad", "inference mode") else self.around
+        return measure(fresh, self.call, self.data.batches, around, dtype).only(self.selected())
 
 
 def _tensor(out: Any) -> Tensor:

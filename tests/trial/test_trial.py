@@ -85,11 +85,11 @@ def test_a_number_for_a_random_forward_is_a_silent_error(monkeypatch: pytest.Mon
 def test_the_error_of_plain_autograd_in_the_type_is_allowed_and_not_more() -> None:
     one, near, far = torch.ones(3), torch.full((3,), 1.001), torch.full((3,), 1.02)
     wanted = {"x": one.double()}
-    assert not case.difference({"x": near}, wanted, wanted, torch.float32)
-    assert case.difference({"x": far}, wanted, wanted, torch.float32)
-    assert not case.difference({"x": far}, wanted, {"x": near.double() + 0.01}, torch.float32)
-    assert case.difference({"x": torch.full((3,), torch.nan)}, wanted, wanted, torch.float32)
-    assert case.difference({"x": one[:2]}, wanted, wanted, torch.float32)
+    assert not case.difference({"x": near}, wanted, [wanted], torch.float32)
+    assert case.difference({"x": far}, wanted, [wanted], torch.float32)
+    assert not case.difference({"x": far}, wanted, [wanted, {"x": near.double() + 0.01}], torch.float32)
+    assert case.difference({"x": torch.full((3,), torch.nan)}, wanted, [wanted], torch.float32)
+    assert case.difference({"x": one[:2]}, wanted, [wanted], torch.float32)
 
 
 def test_a_case_that_ends_its_process_or_never_ends_is_attributed_and_the_trial_goes_on() -> None:

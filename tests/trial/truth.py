@@ -153,7 +153,9 @@ def fisher_of_outputs(likelihood: str, outputs: Tensor) -> Tensor:
     index = torch.arange(flat.shape[1]).reshape(outputs.shape[1:]).movedim(0 if axis == 1 else -1, -1).reshape(-1, size)
     for places in index:  # the places of one position's classes in the flat outputs
         p = flat[:, places].softmax(1)
-        result[:, places[:, None], places[None]] = torch.diag_embed(p) - p[:, :, None] * p[:, None]
+        others = p @ (1 - torch.eye(size, dtype=p.dtype))  # 1 - p without its rounding
+        result[:, places[:, None], places[None]] = -p[:, :, None] * p[:, None]
+        result[:, places, places] = p * others
     return result
 
 

@@ -9,8 +9,8 @@ left and by that example's weight on the right, so it shows with probability one
 than its closed form says, whoever changed it, and a derivative that was taken inside the forward. The identity holds per
 parameter, which names the one at fault.
 
-Gradients that are nothing but rounding differ whoever computes them. Where the two sides disagree, plain autograd is
-compared with itself, and only what it does not do to itself counts.
+Gradients that are nothing but rounding differ whoever computes them. Where the two sides disagree, more combinations are
+drawn, plain autograd is compared with itself on each of them, and only what it does not do to itself counts.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from tangentlab.engine.batches import common_length, take_examples
 from tangentlab.engine.capture import gradients
+from tangentlab.engine.graph import coarsest_type
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.network import Network, require_finite
@@ -39,6 +40,8 @@ _LENGTH = 0.25
 """The same for the length of the difference, relative to the length of the gradient, as a part of the tolerance."""
 OWN_NOISE = 8
 """How many times the difference of plain autograd from itself counts as rounding."""
+_PROBES = 4
+"""Combinations that are compared where the first one disagrees: in half precision a wrong row may pass one by luck."""
 _SOME = 32
 """Examples that are looked at one by one where a proof has failed."""
 _verifies: ContextVar[bool] = ContextVar("tangentlab_verify", default=True)
@@ -58,22 +61,24 @@ def verifies(network: Network) -> bool:
     return network.verify and _verifies.get()
 
 
-def random_weights(shape: Sequence[int], like: Tensor) -> Tensor:
+def random_weights(shape: Sequence[int], like: Tensor, draw: int = 0) -> Tensor:
     """Numbers of either sign between 1/2 and 3/2: none is near zero and no two agree. Not of the caller's random stream."""
-    generator = torch.Generator(like.device).manual_seed(len(shape) + 7919 * torch.Size(shape).numel())
+    seed = len(shape) + 7919 * torch.Size(shape).numel() + 104729 * draw
+    generator = torch.Generator(like.device).manual_seed(seed)
     dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
     drawn = torch.rand(tuple(shape), generator=generator, dtype=dtype, device=like.device).mul_(2).sub_(1)
     return drawn.add_(drawn.sign(), alpha=0.5).to(like.dtype)
 
 
-def differs(found: Tensor, truth: Tensor, noise: Tensor | None = None) -> bool:
+def differs(found: Tensor, truth: Tensor, noise: Tensor | None = None, tolerance: float | None = None) -> bool:
     """Whether two gradients of one parameter differ by more than rounding, in the largest entry or in length.
 
-    noise: what rounding alone does to this gradient, of its shape.
+    noise: what rounding alone does to this gradient, of its shape. tolerance: that of the type by default.
     """
     if truth.numel() == 0:
         return False
-    difference, tolerance = found.reshape(truth.shape) - truth, TOLERANCE.get(truth.dtype, 0.2)
+    difference = found.reshape(truth.shape) - truth
+    tolerance = TOLERANCE.get(truth.dtype, 0.2) if tolerance is None else tolerance
     for size, part in ((_largest, 1.0), (_length, _LENGTH)):
         allowed = part * tolerance * size(truth)
         if noise is not None:
@@ -126,21 +131,41 @@ def proof(network: Network, outputs: Tensor, routes: Sequence[Route]) -> Verdict
         require_finite(gradient, f"The gradients of {name}")
     wrong = [name for name in truth if differs(found[name], truth[name])]
     if wrong:
-        noise = own_noise(outputs, {name: parameters[name] for name in wrong}, combined, truth)
-        wrong = [name for name in wrong if differs(found[name], truth[name], noise[name])]
+        wrong = _beyond_rounding(network, outputs, claimed, wrong, largest_of_all(truth))
     failed = {route.group: name for route in claimed for name in route.group.names if name in wrong}
     used = [name for route in claimed if route.uses for name in route.group.names]
     return Verdict(failed, all(not truth[name].numel() or bool(_largest(truth[name]) > 0) for name in used))
 
 
+def _beyond_rounding(
+    network: Network, outputs: Tensor, routes: list[Route], suspects: list[str], largest: float
+) -> list[str]:
+    """Which parameters differ, over several combinations, by more than plain autograd differs from itself.
+
+    largest: entry of all gradients, to whose precision even sums without any rounding are known.
+    """
+    own = network.parameters()
+    parameters = {name: own[name] for route in routes for name in route.group.names}
+    some = {name: parameters[name] for name in suspects}
+    errors, allowed = dict.fromkeys(suspects, 0.0), dict.fromkeys(suspects, 0.0)
+    for draw in range(1, _PROBES + 1):
+        found, combined = _combined_rows(network, outputs, routes, parameters, draw)
+        truth = plain_gradient(outputs, some, combined)
+        noise = own_noise(outputs, some, combined, truth, largest / OWN_NOISE)
+        for name in suspects:
+            errors[name] += float(_length(found[name].reshape(truth[name].shape) - truth[name]).square())
+            allowed[name] += float(_length(noise[name]).square())
+    return [name for name in suspects if not errors[name] <= OWN_NOISE**2 * allowed[name]]
+
+
 def _combined_rows(
-    network: Network, outputs: Tensor, routes: list[Route], parameters: Mapping[str, nn.Parameter]
+    network: Network, outputs: Tensor, routes: list[Route], parameters: Mapping[str, nn.Parameter], draw: int = 0
 ) -> tuple[Gradients, Tensor]:
     """sum_kn w_kn J_n^T r_kn by name, and s (N, ...). Two cotangents where a call may ask for several at once."""
     count = 2 if outputs[0].numel() > 1 else 1
-    cotangents = random_weights((count, *outputs.shape), outputs)
+    cotangents = random_weights((count, *outputs.shape), outputs, draw)
     factors = structured_factors(outputs, routes, cotangents, common_dtype(network.parameters().values()))
-    weights = random_weights((count, outputs.shape[0]), outputs)
+    weights = random_weights((count, outputs.shape[0]), outputs, draw)
     unused = [name for route in routes if not route.uses for name in route.group.names]
     found = {name: torch.zeros_like(parameters[name]) for name in unused}
     for group, factor in factors.items():
@@ -160,46 +185,60 @@ def plain_gradient(outputs: Tensor, parameters: Mapping[str, nn.Parameter], cota
 
 
 def own_noise(
-    outputs: Tensor, parameters: Mapping[str, nn.Parameter], cotangent: Tensor, truth: Gradients
+    outputs: Tensor,
+    parameters: Mapping[str, nn.Parameter],
+    cotangent: Tensor,
+    truth: Gradients,
+    magnitude: float,
+    draw: int = 0,
 ) -> Gradients:
     """By how much the gradients of two parts of the cotangent miss the whole: rounding of plain autograd itself.
 
-    Never less than the precision of the largest gradient of all, for sums that happen to have no rounding at all.
+    Never less than the precision of `magnitude`, for sums that happen to have no rounding at all.
     """
-    part = cotangent * random_weights(cotangent.shape, cotangent)
+    part = cotangent * random_weights(cotangent.shape, cotangent, draw)
     one = plain_gradient(outputs, parameters, part)
     other = plain_gradient(outputs, parameters, cotangent - part)
-    largest = max(float(gradient.abs().max()) for gradient in truth.values() if gradient.numel())
-    least = {name: torch.finfo(gradient.dtype).eps * largest for name, gradient in truth.items()}
+    least = {name: torch.finfo(gradient.dtype).eps * magnitude for name, gradient in truth.items()}
     return {name: (one[name] + other[name] - truth[name]).abs() + least[name] for name in parameters}
 
 
-def examples_depend_on_each_other(network: Network, batch: Any, outputs: Tensor) -> bool:
+def largest_of_all(truth: Gradients) -> float:
+    """Largest absolute entry of some gradients."""
+    return max((float(_largest(gradient)) for gradient in truth.values() if gradient.numel()), default=0.0)
+
+
+def examples_depend_on_each_other(
+    network: Network, batch: Any, outputs: Tensor, tolerance: float | None = None
+) -> bool:
     """Whether an example alone has other outputs or gradients than in its batch; False where it cannot run alone.
 
-    Looks at up to 32 examples. Cost: two plain gradients each, one of them through the whole batch.
+    Looks at up to 32 examples. Cost: a plain gradient, and two more for each of them, one through the whole batch.
     """
     if common_length(batch) != outputs.shape[0]:
         return False
     parameters = network.parameters()
     cotangent = random_weights(outputs.shape, outputs)
+    largest = largest_of_all(plain_gradient(outputs, parameters, cotangent))
     step = -(-outputs.shape[0] // _SOME)
-    rounding = torch.finfo(outputs.dtype).eps * outputs.detach().abs().amax(0)
+    rounding = torch.finfo(coarsest_type(outputs)).eps * outputs.detach().abs().amax(0)
     for n in range(0, outputs.shape[0], step):
         try:
             with untouched(network.model):
                 alone = network(take_examples(batch, [n]))
+                own = plain_gradient(alone, parameters, cotangent[n : n + 1])
         except Exception:  # whatever the model says about one example: its batch is all there is
             return False
-        if alone.shape != outputs[n : n + 1].shape or differs(alone[0].detach(), outputs[n].detach(), rounding):
+        if alone.shape != outputs[n : n + 1].shape or differs(
+            alone[0].detach(), outputs[n].detach(), rounding, tolerance
+        ):
             return alone.shape == outputs[n : n + 1].shape
         mask = torch.zeros_like(cotangent)
         mask[n] = cotangent[n]
         among = plain_gradient(outputs, parameters, mask)
-        own = plain_gradient(alone, parameters, cotangent[n : n + 1])
-        wrong = {name: parameters[name] for name in parameters if differs(own[name], among[name])}
+        wrong = {name: parameters[name] for name in parameters if differs(own[name], among[name], tolerance=tolerance)}
         if wrong:
-            noise = own_noise(outputs, wrong, mask, among)
-            if any(differs(own[name], among[name], noise[name]) for name in wrong):
+            noise = own_noise(outputs, wrong, mask, among, largest)
+            if any(differs(own[name], among[name], noise[name], tolerance) for name in wrong):
                 return True
     return False

@@ -12,11 +12,20 @@ from torch import Tensor, nn
 
 from tangentlab.engine.batches import Part, tensor_of, with_parts
 from tangentlab.engine.capture import gradients
-from tangentlab.engine.certificate import OWN_NOISE, own_noise, plain_gradient, random_weights
+from tangentlab.engine.certificate import (
+    OWN_NOISE,
+    examples_depend_on_each_other,
+    largest_of_all,
+    own_noise,
+    plain_gradient,
+    random_weights,
+)
+from tangentlab.engine.graph import reaches
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.network import Network, Options, grad_mode, require_finite, require_module, spelled_out
 from tangentlab.engine.progress import track
+from tangentlab.engine.router import MIXED
 from tangentlab.engine.rows import Engine, Sweep, chunk_size
 from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.weightings import unit_cotangents
@@ -25,6 +34,8 @@ from tangentlab.layers import OuterSum
 
 _EXAMPLES = 16
 """Examples whose rows are compared one by one."""
+_SPLITS = 4
+"""Ways of splitting a gradient in two parts, whose sum tells the rounding of plain autograd."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +65,21 @@ def check(
 
     A few outputs of up to 16 examples, spread over the batch, are compared row by row; all outputs of all examples by random
     combinations of their rows, which make one plain gradient and show every wrong row. What rounding does to plain autograd
-    itself, as in networks that compute partly in single precision, is no disagreement. Cost: up to 16 `max_outputs` + 19
+    itself, as in networks that compute partly in single precision, is no disagreement. Cost: up to 16 `max_outputs` + 25
     plain gradients of the batch.
 
     Raises NumericsError with the parameters at fault if they disagree by more than `tolerance` relative to the largest
     gradient of the group (or to a thousandth of the largest of all, and to 1e-5, where gradients cancel to nothing).
     """
     require_module(model)
-    with grad_mode():
+    with grad_mode(), torch.no_grad():
         double = _copy(model).double()
     given, x = x, with_parts(x, _double)
     options["layers"] = LayerCollection.of(model, options.get("layers"))
     network = Network.of(double, **options)
     _require_double(network, x, model, given)
+    if reaches(_outputs(network, x), model.parameters()):
+        raise ModelError(_ORIGINAL)
     sweep = Engine(network).sweep(x)
     network.dependence.require()
     worst = _Comparison(sweep, _spread(sweep.output_size, max_outputs)).differences()
@@ -74,9 +87,22 @@ def check(
     errors = {group.names: wrong / max(scale, floor) for group, (wrong, scale) in worst.items()}
     report = CheckReport(max(errors.values()), errors, tolerance)
     if not report.passed:
+        if examples_depend_on_each_other(network, x, sweep.outputs, tolerance):
+            raise ModelError(MIXED)
         wrong = ", ".join(f"{'/'.join(names)} ({error:.1e})" for names, error in errors.items() if error > tolerance)
         raise NumericsError(f"The engine disagrees with plain autograd on: {wrong}. Please report this model.")
     return report
+
+
+_ORIGINAL = (
+    "`check` compares on a copy of the model, and this copy computes with parameters of the original: a forward that was set "
+    "on an instance, or a function that holds a layer, is not copied. Make it a method of the module's class."
+)
+
+
+def _outputs(network: Network, x: Any) -> Tensor:
+    with grad_mode(), untouched(network.model):
+        return network(x)
 
 
 def _spread(size: int, most: int) -> list[int]:
@@ -97,8 +123,7 @@ class _Comparison:
 
     def __init__(self, sweep: Sweep, outputs: list[int]) -> None:
         self.sweep, self.parameters = sweep, sweep.engine.network.parameters()
-        with grad_mode(), untouched(sweep.engine.network.model):
-            self.outputs = sweep.engine.network(sweep.batch)
+        self.outputs = _outputs(sweep.engine.network, sweep.batch)
         mixture = random_weights((1, *self.outputs.shape), self.outputs)
         self.cotangents = torch.cat([unit_cotangents(self.outputs, outputs), mixture])
         self.weights = random_weights((len(self.cotangents), sweep.examples), self.outputs)
@@ -119,14 +144,20 @@ class _Comparison:
         together = torch.einsum("kn,kn...->n...", self.weights, self.cotangents)
         with grad_mode():
             sums = plain_gradient(self.outputs, self.parameters, together)
-            noise = own_noise(self.outputs, self.parameters, together, sums)
+            parts = [self._noise(together, sums, draw) for draw in range(_SPLITS)]
         rows = self.weights.numel() ** 0.5
         for group, found in self.combined.items():
             self._compare(group, found, torch.cat([sums[name].flatten() for name in group.names]), rows)
-            rounding = OWN_NOISE / rows * max(float(noise[name].max()) for name in group.names if noise[name].numel())
+            rounding = (
+                OWN_NOISE / rows * max(float(noise[n].max()) for noise in parts for n in group.names if len(noise[n]))
+            )
             wrong, scale = self.worst[group]
             self.worst[group] = max(wrong - rounding, 0.0), scale
         return self.worst
+
+    def _noise(self, cotangent: Tensor, sums: dict[str, Tensor], draw: int) -> dict[str, Tensor]:
+        noise = own_noise(self.outputs, self.parameters, cotangent, sums, largest_of_all(sums), draw)
+        return {name: part.flatten() for name, part in noise.items()}
 
     def _pieces(self, examples: list[int], step: int) -> Iterator[tuple[int, slice, Factors]]:
         """(example, cotangents, factors), as many cotangents at a time as fit in memory."""
@@ -172,11 +203,17 @@ def _plain_gradients(outputs: Tensor, parameters: dict[str, nn.Parameter], cotan
 
 
 def _copy(model: nn.Module) -> nn.Module:
-    """A deep copy, also of modules that hold computed tensors (weight_norm keeps its weight as an attribute)."""
+    """A deep copy, also of modules that hold computed tensors (weight_norm keeps its weight as an attribute).
+
+    Parameters behind torch.jit are copied with their history where gradients are on, and frozen where they are off.
+    """
     computed = [
         t for module in model.modules() for t in vars(module).values() if isinstance(t, Tensor) and not t.is_leaf
     ]
-    return copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in computed})
+    double = copy.deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in computed})
+    for own, other in zip(model.parameters(), double.parameters(), strict=True):
+        other.requires_grad_(own.requires_grad)
+    return double
 
 
 def _double(part: Part) -> Part:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
@@ -80,6 +81,22 @@ def _places(node: Node) -> tuple[bytes, ...]:
         saved = [one for one in saved if isinstance(one, Tensor) and one.numel() == 1]
     flat = [one for entry in saved for one in (entry if isinstance(entry, tuple | list) else [entry])]
     return tuple(one.cpu().numpy().tobytes() if isinstance(one, Tensor) else repr(one).encode() for one in flat)
+
+
+def coarsest_type(outputs: Tensor) -> torch.dtype:
+    """The floating type with the fewest digits through which the outputs were computed, as under autocast."""
+    coarsest, seen = outputs.dtype, set[Node]()
+    stack = [outputs.grad_fn] if outputs.grad_fn is not None else []
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        for metadata in node._input_metadata:
+            if metadata.dtype.is_floating_point and torch.finfo(metadata.dtype).eps > torch.finfo(coarsest).eps:
+                coarsest = metadata.dtype
+        stack += [child for child, _ in _edges(node)]
+    return coarsest
 
 
 def reaches(outputs: Tensor, leaves: Iterable[Tensor], beyond: Node | None = None) -> bool:

@@ -21,7 +21,7 @@ from tangentlab.engine.layout import LayerCollection, refuse_sharded
 from tangentlab.engine.randomness import RandomState
 from tangentlab.engine.snapshot import untouched as untouched
 from tangentlab.engine.turns import TURN
-from tangentlab.engine.writes import Parameters
+from tangentlab.engine.writes import Parameters, worth_copying
 from tangentlab.errors import InputError, ModelError, NumericsError
 from tangentlab.layers.norm import is_stochastic, mixes_examples
 
@@ -56,8 +56,8 @@ class Network:
 
     `forward(model, batch)` gives the model's output; `function(output, batch)` turns it into (examples, ...).
     `verify` says whether routes are proved before they are used (see `certificate`), `progress` whether bars are shown.
-    `dependence` remembers whether any outputs depended on a selected parameter, `watched` names those of which a copy was
-    kept in the first forward.
+    `dependence` remembers whether any outputs depended on a selected parameter, `watched` names the parameters of which
+    a copy was kept in the first forward.
     """
 
     model: nn.Module
@@ -118,7 +118,7 @@ class Network:
 
     def values(self, batch: Any) -> Tensor:
         """The outputs (N, ...) as numbers, without a graph; see `evaluated`."""
-        with torch.enable_grad(), untouched(self.model):
+        with grad_mode(), untouched(self.model):
             return self(batch).detach()
 
     def _output(self, batch: Any) -> Tensor:
@@ -126,7 +126,7 @@ class Network:
 
         Only what happens twice is held against it: another thread may have drawn meanwhile, and a first call may convert.
         """
-        copied = () if self.watched else self.layout.names
+        copied = () if self.watched else tuple(worth_copying(self.model, self.layout.names))
         random, before = RandomState.now(), Parameters(self.model, copied)
         try:
             output = self._forward(batch)
@@ -145,7 +145,7 @@ class Network:
             random.restore()
             raise ModelError(RANDOM_FORWARD.format(whose))
         if name := before.written():
-            raise ModelError(_WRITTEN.format(name))
+            raise ModelError(WRITING_FORWARD.format(name))
         return output
 
     def _forward(self, batch: Any) -> Tensor:
@@ -204,7 +204,7 @@ RANDOM_FORWARD = (
     "function of one example: call model.eval(), or switch off what is random in the forward (dropout, stochastic depth, "
     "noise) with forward= or function= that evaluate examples independently of chance."
 )
-_WRITTEN = (
+WRITING_FORWARD = (
     "The forward writes to the parameter {!r} in every call, so there is no fixed point at which to take derivatives: apply "
     "the constraint (max-norm, clipping, normalization) after the optimizer's step instead, or as a parametrization."
 )

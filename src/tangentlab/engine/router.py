@@ -19,7 +19,7 @@ from tangentlab.engine.batches import common_length, take_examples
 from tangentlab.engine.capture import Call, Captured, capture, output_gradients
 from tangentlab.engine.certificate import examples_depend_on_each_other, proof, verifies
 from tangentlab.engine.chain import is_plain_chain
-from tangentlab.engine.graph import GraphFacts, leaves_of_call, read_graph
+from tangentlab.engine.graph import GraphFacts, coarsest_type, leaves_of_call, read_graph
 from tangentlab.engine.groups import Group
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.routes import WHOLE, Route, Use
@@ -32,7 +32,8 @@ from tangentlab.layers.conv import expected_ndim
 class Settled:
     """What is known about a pattern of calls: the example axis of every call, and why some groups are not proved.
 
-    `final` is False where gradients were zero and the next batch has to be looked at too.
+    `final` is False where gradients were zero, rounding could hide a difference, or examples have other outputs among others:
+    then the next batch is proved too.
     """
 
     axes: list[int | None]
@@ -69,13 +70,14 @@ class Router:
         unproved: dict[Group, str] = {}
         verdict = proof(self.network, captured.outputs, routes)
         if verdict.failed and examples_depend_on_each_other(self.network, batch, captured.outputs):
-            raise ModelError(f"{_MIXED} (Seen in the gradient of {next(iter(verdict.failed.values()))!r}.)")
+            raise ModelError(f"{MIXED} (Seen in the gradient of {next(iter(verdict.failed.values()))!r}.)")
         while (
             verdict.failed
         ):  # a hook on a gradient acts before or after torch reads it, depending on what else is asked for
             unproved |= {group: _UNPROVED.format(name) for group, name in verdict.failed.items()}
             verdict = proof(self.network, captured.outputs, [route for route in routes if route.group not in unproved])
-        return Settled(axes, unproved, verdict.complete)
+        half = captured.outputs.dtype.itemsize == 2  # where a softmax over the examples may be exactly 0 and 1
+        return Settled(axes, unproved, verdict.complete and not half and self._last_are_alike(captured, batch))
 
     def _proposed(self, live: list[Call], axes: list[int | None], facts: GraphFacts) -> list[Route]:
         parameters = self.network.parameters()
@@ -125,7 +127,6 @@ class Router:
         other = self._other(captured, batch)
         if other is None:
             return [WHOLE] * len(live) if examples == 1 else _searched(captured, live)
-        _require_independent(captured.outputs[:2], other.outputs[:2])
         if examples == 1:
             return [WHOLE] * len(live)
         nodes = read_graph(other.outputs).nodes
@@ -137,13 +138,14 @@ class Router:
     def _other(self, captured: Captured, batch: Any) -> Captured | None:
         """The network on another number of examples, or None where the batch cannot be cut or has a fixed size.
 
-        A single example runs again as it is. Cutting the batch may leave the outputs alone (sequences first), but not
-        change another axis of them than the first, which is that of the examples.
+        Refused are outputs that are others there than in the batch. A single example runs again as it is. Cutting the batch
+        may leave the outputs alone (sequences first), but not change another axis of them than the first, which is that of
+        the examples.
         """
         length = common_length(batch)
-        index = [0, 0] if length == 1 else [0, 1, 0] if length == 2 else [0, 1]
         if captured.examples > 1 and length is None:
             return None
+        index = [0, 0] if length == 1 else [0, 1, 0] if length == 2 else [0, 1]
         some = batch if captured.examples == 1 else take_examples(batch, index)
         try:
             with same_random_state():
@@ -152,10 +154,29 @@ class Router:
             return None
         full, part = captured.outputs.shape, other.outputs.shape
         if full[0] == part[0] and full != part:
-            raise ModelError(_MIXED)
+            raise ModelError(MIXED)
         if captured.examples == 1:
+            if not _alike(captured.outputs, other.outputs):
+                raise ModelError(MIXED)
             return other
-        return other if length == captured.examples and part[0] == len(index) else None
+        if length != captured.examples or part[0] != len(index):
+            return None
+        if not _alike(captured.outputs[index], other.outputs):
+            raise ModelError(MIXED)
+        return other
+
+    def _last_are_alike(self, captured: Captured, batch: Any) -> bool:
+        """Whether the last two examples alone have the outputs that they have in the batch.
+
+        Where they have not, something in the batch decides about all: the first example, or a matrix beside the inputs.
+        """
+        if captured.examples < 3 or common_length(batch) != captured.examples or is_plain_chain(self.network, batch):
+            return True
+        try:
+            with same_random_state(), untouched(self.network.model):
+                return _alike(captured.outputs[-2:], self.network(take_examples(batch, [-2, -1])))
+        except Exception:  # whatever the model says about two examples
+            return True
 
 
 def _fits(call: Call, axis: int | None, examples: int) -> bool:
@@ -207,14 +228,14 @@ def _arrivals(grad: Tensor, axis: int) -> tuple[bool, bool]:
     return bool(own), bool(moved[0, half:].any() or moved[1, :half].any())
 
 
-def _require_independent(full: Tensor, small: Tensor) -> None:
-    eps = torch.finfo(full.dtype).eps
+def _alike(full: Tensor, small: Tensor) -> bool:
+    """Whether the outputs of some examples are the same in two batches, up to rounding."""
+    eps = torch.finfo(coarsest_type(full)).eps
     tolerance = 4 * eps**0.5 * max(float(full.detach().abs().max()), eps**0.4)
-    if full.shape != small.shape or float((full - small).detach().abs().max()) > tolerance:
-        raise ModelError(_MIXED)
+    return full.shape == small.shape and float((full - small).detach().abs().max()) <= tolerance
 
 
-_MIXED = (
+MIXED = (
     "The outputs of one example depend on other examples of the batch (or change from call to call): the function of a single "
     "example is not defined. Put the model in eval mode, remove batch statistics or noise from the forward, or pass "
     "function=/forward= that evaluate examples independently with the example axis first."

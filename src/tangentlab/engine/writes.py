@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 
 import torch
 from torch import nn
+
+from tangentlab.engine.memory import memory_budget
+
+
+def worth_copying(model: nn.Module, selected: Collection[str]) -> Iterator[str]:
+    """Names of parameters of which a copy is kept: the selected ones, and of the others as many as fit in memory with ease.
+
+    Writes to the rest are still seen by address and version, and refused, but cannot be taken back.
+    """
+    chosen = set(selected)
+    others = {name: p for name, p in model.named_parameters() if name not in chosen and not p.is_meta}
+    room = _ALWAYS
+    if sum(p.nbytes for p in others.values()) > room:
+        room = max(room, memory_budget() // 8)
+    yield from selected
+    for name, parameter in others.items():
+        room -= parameter.nbytes
+        if room >= 0:
+            yield name
+
+
+_ALWAYS = 64 * 2**20
+"""Bytes of parameters that are copied without a look at the memory there is."""
 
 
 class Parameters:
@@ -16,12 +39,13 @@ class Parameters:
     looked at, because its tensors have no address.
     """
 
-    def __init__(self, model: nn.Module, copied: Collection[str]) -> None:
+    def __init__(self, model: nn.Module, copied: Iterable[str]) -> None:
         inside = torch._C._functorch.peek_interpreter_stack() is not None
         self._all = {} if inside else dict(model.named_parameters())
         self._memory = {name: parameter.data for name, parameter in self._all.items()}
         self._stamps = self._read()
-        own = {name: parameter for name, parameter in self._all.items() if name in copied and not parameter.is_meta}
+        names = set(copied)
+        own = {name: parameter for name, parameter in self._all.items() if name in names and not parameter.is_meta}
         self.copies = {name: parameter.detach().clone() for name, parameter in own.items()}
 
     def _read(self) -> dict[str, tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -36,7 +37,8 @@ def layer_norm(module: nn.Module, inputs: Tensor, grads: Tensor, group: tuple[st
 def group_norm(module: nn.Module, inputs: Tensor, grads: Tensor, group: tuple[str, ...]) -> OuterSum:
     """GroupNorm: one scale per channel, channels on axis 1."""
     assert isinstance(module, nn.GroupNorm)
-    return _entrywise(F.group_norm(inputs, module.num_groups, eps=module.eps), grads, group, 1, 1)
+    normalized = torch.group_norm(inputs, module.num_groups, eps=module.eps)  # F's refuses one example of one position
+    return _entrywise(normalized, grads, group, 1, 1)
 
 
 def _refuse_statistics(module: nn.Module) -> str | None:

@@ -15,10 +15,18 @@ from tangentlab.engine.forward_mode import has_padding
 from tangentlab.engine.functional import call_with
 from tangentlab.engine.graph import read_graph
 from tangentlab.engine.layout import LayerCollection
-from tangentlab.engine.network import RANDOM_FORWARD, eagerly, main_tensor, refuse_modes, require_module
+from tangentlab.engine.network import (
+    RANDOM_FORWARD,
+    WRITING_FORWARD,
+    eagerly,
+    main_tensor,
+    refuse_modes,
+    require_module,
+)
 from tangentlab.engine.randomness import RandomState
 from tangentlab.engine.snapshot import untouched
 from tangentlab.engine.tangent_map import REVERSE, WRITTEN_OUT, TangentMap
+from tangentlab.engine.writes import Parameters
 from tangentlab.errors import InputError, ModelError
 
 
@@ -97,13 +105,17 @@ class LinearizedModel(nn.Module):
             return tangents(call, values, self.displacements(), own)[: self.order + 1]
 
     def _inspect(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Refuse a forward that draws at random, or uses parameters that are not in the copy: the base is frozen."""
+        """Refuse a forward that draws at random, writes to parameters, or uses some that are not in the copy, all frozen."""
         cut = tree_map(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, (inputs, options))
         random = RandomState.now()
+        before = Parameters(self.base, [name for name, _ in self.base.named_parameters()])
         with torch.enable_grad(), untouched(self.base):
             outputs = main_tensor(self.base(*cut[0], **cut[1]))
             if whose := random.drawn():
                 raise ModelError(RANDOM_FORWARD.format(whose))
+        if name := before.written():
+            before.restore()
+            raise ModelError(WRITING_FORWARD.format(name))
         foreign = [leaf for leaf in read_graph(outputs).leaves if isinstance(leaf, nn.Parameter)]
         if foreign:
             raise ModelError(

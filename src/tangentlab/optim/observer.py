@@ -116,6 +116,7 @@ class Observer:
             for site in group.sites:
                 self.sites.setdefault(id(site.module), []).append((group, site))
         self.looks = 0
+        self.runs_seen = False  # a forward since the last step
         self.interrupted = False  # by a pause, since the last step
         self.leaves = Leaves(parameters, lambda: self.attached and self.verifies(), self._enter_backward)
         self._current: Pass | None = None
@@ -173,6 +174,7 @@ class Observer:
         if module is not self.model or not _recording():  # copies of a model carry its hooks
             return
         self._begin()
+        self.runs_seen = True
         self.leaves.follow(name for group in self.groups for name in group.names)
         if self._arrived:
             self.before_pass()
@@ -286,6 +288,7 @@ class Observer:
 
     def forget(self) -> None:
         """Drop what has been backpropagated since the last step."""
+        self.runs_seen = False
         for call in self._arrived:
             call.arrived, call.grads = False, None
         self.leaves.forget()

@@ -195,6 +195,8 @@ class Preconditioner(NamedOptions, Method):
 
     def _precondition(self, examples: int) -> bool:
         if examples < 1:
+            if self.observer.runs_seen and not self._gradients():
+                return True  # a pass that reached nothing of what is preconditioned
             raise ModelError(NOTHING_SEEN if self.observer.attached else HOOKS_OFF)
         self.watch.step_begins(training=self._modes != {False})
         if self.observer.misses(self.groups):

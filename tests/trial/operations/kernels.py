@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import tangentlab as tl
+from tangentlab.errors import SolveError
 from tests.trial.choices import Choices
 from tests.trial.operations.base import Results, Work, in_type, nothing, operation, random_vector
 from tests.trial.scene import Scene
@@ -144,4 +145,7 @@ def kernel_algebra(o: Choices, scene: Scene) -> Work:
         }
         return {what: values[what.removeprefix("implicit ")]()}
 
-    return Work(found, expected, ordered=True, slack=1e4 if what == "implicit solve" else 10)
+    if what != "implicit solve":
+        return Work(found, expected, ordered=True, slack=10)
+    rounding = (SolveError,) if scene.rounds else ()  # products in single precision do not converge in double precision
+    return Work(found, expected, ordered=True, slack=1e4, refusals=rounding)

@@ -178,7 +178,14 @@ def second_moment(o: Choices, scene: Scene) -> Work:
     names = list(REPRESENTATIONS)
     if centred:  # what is centred is another class for those
         names = ["PMatDense", "PMatImplicit", "PMatLowRank", "PMatBlockDiag", "PMatDiag"]
-    return matrix_work(o, scene, build, exact, representations=names, refusals=(NumericsError,) * bool(centred))
+
+    def size(truth: Truth) -> float:
+        """Of what the mean takes away."""
+        gradients = truth.pulled(scores(name, truth.outputs, truth.targets))
+        return 1e-4 * float(gradients.square().sum(1).max()) if centred else 0.0
+
+    refusals = (NumericsError,) * bool(centred)
+    return matrix_work(o, scene, build, exact, representations=names, refusals=refusals, size=size)
 
 
 @operation(2, fits=has_targets)

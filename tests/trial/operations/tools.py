@@ -69,7 +69,9 @@ def check(o: Choices, scene: Scene) -> Work:
         report = tl.check(scene.model, scene.data.batches[0], **scene.options())
         return {"passed": torch.tensor(float(report.passed))}
 
-    return Work(found, lambda truth: {"passed": torch.ones(())}, one_batch=True)
+    # a copy of a network whose forward is a function on the instance computes with the original
+    refusals = (ModelError,) if "impostor" in scene.blueprint.kinds else ()
+    return Work(found, lambda truth: {"passed": torch.ones(())}, one_batch=True, refusals=refusals)
 
 
 @operation(1)
@@ -92,10 +94,15 @@ def eigenpairs(o: Choices, scene: Scene) -> Work:
 
     def found() -> Results:
         pairs = tl.fisher_eigenpairs(scene.model, scene.data.give(), k, name, **scene.options())
+        if not len(pairs.values):  # a matrix of zeros has no nonzero ones
+            return {"value": torch.zeros(1), "residual": torch.zeros(())}
         return {"value": pairs.values[:1], "residual": pairs.residual_norms.max()}
 
     def expected(truth: Truth) -> Results:
         matrix = truth.weighted(fisher_of_outputs(name, truth.outputs))
         return {"value": torch.linalg.eigvalsh(matrix)[-1:], "residual": torch.zeros(())}
 
-    return Work(found, expected, slack=1e3, draws=True)
+    def size(truth: Truth) -> float:
+        return float(expected(truth)["value"])
+
+    return Work(found, expected, slack=1e3, draws=True, size=size)

@@ -1,0 +1,188 @@
+"""What the generated trial has found, in its smallest form."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tangentlab as tl
+from tangentlab.errors import ModelError
+from tangentlab.linearized import linearize
+from tangentlab.optim import KFAC, NaturalSGD
+from tests.engine.truth import dense_jacobian, relative_error
+
+
+class Shrinking(nn.Module):
+    """A forward that enforces a constraint on a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held, self.head = nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.held.weight.mul_(0.9)
+        return self.head(self.held(x).tanh())
+
+
+@pytest.mark.parametrize("how", ["frozen", "not selected"])
+def test_what_a_forward_writes_to_a_parameter_that_is_not_asked_about_is_taken_back(how: str) -> None:
+    model, x = Shrinking(), torch.randn(4, 3)
+    model.held.requires_grad_(how != "frozen")
+    before = model.held.weight.detach().clone()
+    with pytest.raises(ModelError, match="writes to the parameter 'held.weight'"):
+        tl.NTK(model, x, layers="head" if how == "not selected" else None)
+    assert torch.equal(model.held.weight, before)
+
+
+def test_a_linearized_network_refuses_a_forward_that_writes_to_its_parameters() -> None:
+    model = linearize(Shrinking())
+    before = model.base.held.weight.detach().clone()
+    with pytest.raises(ModelError, match="writes to the parameter"):
+        model(torch.randn(4, 3))
+    assert torch.equal(model.base.held.weight, before)
+
+
+def test_eigenpairs_are_refused_in_inference_mode() -> None:
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    with pytest.raises(ModelError, match="inference_mode"), torch.inference_mode():
+        tl.fisher_eigenpairs(model, x, 1)
+
+
+class Force(nn.Module):
+    """Minus the gradient of two energies, and a layer on top."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 2))
+        self.head = nn.Linear(1, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        return self.head(-torch.autograd.grad(self.energy(x).sum(), x, create_graph=True)[0])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_derivatives_in_the_forward_are_found_in_half_precision(seed: int) -> None:
+    """Rounding is as large there as what a closed form misses: one random combination of rows may agree by luck."""
+    torch.manual_seed(seed)
+    model, x = Force().to(torch.bfloat16), torch.randn(7, 1).to(torch.bfloat16)
+    rows = tl.Jacobian(model, x).data.double()
+    truth = dense_jacobian(model.double(), x.double())
+    assert relative_error(rows, truth) < 0.1
+
+
+class Listed(nn.Module):
+    """A weight that the forward takes from a list of its own, and a unit that is dead on some batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.head = nn.Parameter(torch.tensor([2.0])), nn.Linear(1, 1)
+        self.own = [self.scale]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head((x * self.own[0]).relu())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_product_is_proved_again_until_every_parameter_took_part(dtype: torch.dtype) -> None:
+    model = Listed().to(dtype)
+    batches = [(-torch.rand(3, 1).to(dtype),), (torch.rand(2, 1).to(dtype),)]
+    jacobian = tl.Jacobian(model, batches, tl.PushForwardImplicit)
+    v = torch.tensor([3.0, 1.0, -1.0], dtype=dtype)
+    found = (jacobian @ tl.PVector(jacobian.layout, v)).data.double()
+    truth = dense_jacobian(model.double(), torch.cat([x for (x,) in batches]).double()) @ v.double()
+    assert relative_error(found, truth) < (1e-12 if dtype == torch.float64 else 0.02)
+
+
+class LedByTheFirst(nn.Module):
+    """All examples see the first one, whose tokens are padding in some batches and have no gradient there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(4, 2, padding_idx=0), nn.Linear(2, 1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.table(tokens).mean(1)
+        return self.head(x + x[:1].sin())
+
+
+def test_mixing_that_the_first_batch_hides_is_seen_in_the_next() -> None:
+    model = LedByTheFirst().double()
+    nn.init.normal_(model.table.weight)
+    batches = [(torch.tensor([[0, 0], [1, 2], [3, 1]]),), (torch.tensor([[3, 1], [2, 2], [1, 0]]),)]
+    truth = torch.cat([dense_jacobian(model, x) for (x,) in batches], 1)
+    try:
+        found = tl.Jacobian(model, batches).data
+    except ModelError as error:
+        assert "depend on other examples" in str(error)
+    else:
+        assert relative_error(found, truth) < 1e-12
+
+
+class PartlyCoarse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            h = self.inner(x)
+        return self.head(h.to(x.dtype).tanh())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_rounding_of_autocast_is_no_dependence_on_other_examples(seed: int) -> None:
+    torch.manual_seed(seed)
+    assert tl.FIM(PartlyCoarse(), torch.randn(9, 4), tl.PMatDense).trace() > 0
+
+
+def test_check_takes_selected_layers_behind_torch_jit() -> None:
+    model = nn.Sequential(torch.jit.trace(nn.Linear(3, 3), torch.zeros(2, 3)), nn.Tanh(), nn.Linear(3, 1))
+    assert tl.check(model, torch.randn(4, 3), layers="0").passed
+
+
+def test_check_names_weak_mixing_as_such() -> None:
+    class Weakly(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.a(x).tanh()
+            return self.b(h + 1e-8 * h.roll(1, 0))
+
+    with pytest.raises(ModelError, match="depend on other examples"):
+        tl.check(Weakly(), torch.randn(5, 3))
+
+
+def test_check_tells_that_a_copy_computes_with_the_original() -> None:
+    model = nn.Linear(3, 2)
+    model.forward = lambda x: nn.functional.linear(x, model.weight, model.bias)  # type: ignore[method-assign]
+    with pytest.raises(ModelError, match="a copy of the model"):
+        tl.check(model, torch.randn(4, 3))
+
+
+def test_group_norms_of_one_position_in_optimizers_see_one_example_at_a_time() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 3, 2), nn.GroupNorm(3, 3), nn.Flatten(), nn.Linear(3, 1))
+    optimizer = NaturalSGD(model, lr=0.1)
+    model(torch.randn(2, 3, 2, 2)).square().mean().backward()
+    optimizer.step()
+
+
+def test_a_pass_that_reaches_nothing_preconditioned_leaves_gradients_as_they_are() -> None:
+    class Aside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.scale = nn.Linear(3, 3), nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.layer(x)
+            return x * self.scale
+
+    model = Aside()
+    preconditioner = KFAC(model)
+    model(torch.randn(4, 3)).sum().backward()
+    before = model.scale.grad.clone()
+    assert preconditioner.step() and torch.equal(model.scale.grad, before)
