@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,7 +12,6 @@ from tangentlab.experiments import (
     Chapter,
     Claim,
     Cost,
-    Experiment,
     Lab,
     Picture,
     Results,
@@ -25,7 +23,7 @@ from tangentlab.experiments._images import Points, Row, batched, cross_entropy, 
 from tangentlab.experiments.metrics import _fim_quality_claims as judge
 from tangentlab.experiments.metrics import _fim_quality_figures as draw
 from tangentlab.experiments.metrics import _fim_quality_measures as measure
-from tangentlab.models import ResNet
+from tangentlab.experiments.metrics._residual import FULL, SMALL, ResidualSetting
 
 EVERY_SCALE = ("smoke", "desk", "paper")
 _CELLS = "share of training points, of shared and independent draws"
@@ -125,7 +123,7 @@ CLAIMS = (
 
 
 @experiment
-class FimQuality(Experiment):
+class FimQuality(ResidualSetting):
     """Diag, QuasiDiag, BlockDiag, KFAC and EKFAC against the exact Fisher matrix, along a training."""
 
     name = "fim-quality"
@@ -144,12 +142,7 @@ class FimQuality(Experiment):
     claims = CLAIMS
     scales = {
         "smoke": {
-            "data": "digits",
-            "pixels": 8,
-            "images": 400,
-            "depths": (1, 1),
-            "base": 4,
-            "batch": 50,
+            **SMALL,
             "updates": 6,
             "points": (0,),
             "examples": 20,
@@ -157,21 +150,7 @@ class FimQuality(Experiment):
             "vectors": 2,
             "dampings": 9,
         },
-        "paper": {
-            "data": "tiny-imagenet",
-            "pixels": 64,
-            "images": 100_000,
-            "depths": (3, 4, 6, 3),
-            "bottleneck": True,
-            "base": 64,
-            "stem": "imagenet",
-            "batch": 128,
-            "updates": 39_000,
-            "rate": 0.01,
-            "points": (0, 780, 3_900, 15_600),
-            "examples": 2_000,
-            "fisher_batch": 8,
-        },
+        "paper": {**FULL, "rate": 0.01, "points": (0, 780, 3_900, 15_600), "examples": 2_000, "fisher_batch": 8},
     }
     seeds = {"smoke": 1, "desk": 3, "paper": 1}
     minutes = {"smoke": 0.1, "desk": 9, "paper": 20_000}
@@ -185,17 +164,6 @@ class FimQuality(Experiment):
         "of appendix A.3 (24 million parameters). BlockDiag does not fit.",
     }
 
-    data: Literal["digits", "cifar10", "tiny-imagenet"] = "cifar10"
-    pixels: int = 16
-    images: int = 10_000
-    depths: tuple[int, ...] = (1, 1, 1)
-    bottleneck: bool = False
-    base: int = 16
-    stem: Literal["cifar", "imagenet"] = "cifar"
-    batch: int = 100
-    updates: int = 400
-    rate: float = 0.05
-    momentum: float = 0.9
     points: tuple[int, ...] = (0, 25, 100)
     examples: int = 300
     fisher_batch: int = 100
@@ -212,7 +180,7 @@ class FimQuality(Experiment):
     def run(self, lab: Lab) -> None:
         """Train, and compare all representations with the truth at every point."""
         data, test = image_data(lab, self.data, self.pixels, self.images)
-        model = self._network(lab, data.inputs.shape[1], data.classes or 10)
+        model = self.network(lab, data, norm=False).eval()
         inputs = batched(some_of(test, self.examples).inputs, self.fisher_batch)
         inputs = inputs[: lab.capped(len(inputs))]
         names = measure.representations(model, self.block_limit)
@@ -236,11 +204,6 @@ class FimQuality(Experiment):
         train(model, batches, cross_entropy, optimizer, self.updates, lab=lab, callbacks=[points])
         for claim, value in judge.numbers(points.rows).items():
             lab.measure(claim, value)
-
-    def _network(self, lab: Lab, channels: int, classes: int) -> ResNet:
-        options: dict[str, Any] = {"base": self.base, "stem": self.stem, "in_channels": channels}
-        with lab.seeded("model"):
-            return ResNet(self.depths, classes, self.bottleneck, norm=False, **options).eval()
 
     def draw(self, results: Results) -> Iterator[Picture]:
         """Figures 3.3 to 3.6 and a scoreboard."""

@@ -18,7 +18,6 @@ from tangentlab.experiments import (
     Chapter,
     Claim,
     Cost,
-    Experiment,
     Lab,
     Picture,
     Results,
@@ -34,6 +33,7 @@ from tangentlab.experiments._images import (
     loss_and_accuracy,
     some_of,
 )
+from tangentlab.experiments.metrics._residual import FULL, SMALL, ResidualSetting
 from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_outside, panels, step_axis
 from tangentlab.models import ResNet
 
@@ -90,7 +90,7 @@ def _claim(claim: str, sentence: str, measured: str, relation: Literal["<=", ">=
 
 
 @experiment
-class NTKEvolution(Experiment):
+class NTKEvolution(ResidualSetting):
     """The Gram matrix of f_c2 - f_c1 on validation examples of two classes, through training, and its kernel PCA."""
 
     name = "ntk-evolution"
@@ -143,30 +143,8 @@ class NTKEvolution(Experiment):
         ),
     )
     scales = {
-        "smoke": {
-            "data": "digits",
-            "pixels": 8,
-            "images": 400,
-            "depths": (1, 1),
-            "base": 4,
-            "batch": 50,
-            "updates": 12,
-            "per_class": 10,
-            "ratio": 4.0,
-            "classes": (3, 8),
-        },
-        "paper": {
-            "data": "tiny-imagenet",
-            "pixels": 64,
-            "images": 100_000,
-            "depths": (3, 4, 6, 3),
-            "bottleneck": True,
-            "base": 64,
-            "stem": "imagenet",
-            "batch": 128,
-            "updates": 39_000,
-            "rate": 0.1,
-        },
+        "smoke": {**SMALL, "updates": 12, "per_class": 10, "ratio": 4.0, "classes": (3, 8)},
+        "paper": {**FULL, "rate": 0.1},
     }
     seeds = {"smoke": 1, "desk": 3, "paper": 1}
     minutes = {"smoke": 0.1, "desk": 6, "paper": 5_000}
@@ -176,18 +154,10 @@ class NTKEvolution(Experiment):
         "paper": "the paper tells neither optimizer nor training points nor which two classes it shows.",
     }
 
-    data: Literal["digits", "cifar10", "tiny-imagenet"] = "cifar10"
-    pixels: int = 16
     images: int = 20_000
     depths: tuple[int, ...] = (2, 2, 2)
-    bottleneck: bool = False
-    base: int = 16
-    stem: Literal["cifar", "imagenet"] = "cifar"
     norm: bool = True
-    batch: int = 100
     updates: int = 500
-    rate: float = 0.05
-    momentum: float = 0.9
     classes: tuple[int, int] = (1, 7)
     per_class: int = 50
     ratio: float = 2.0
@@ -203,7 +173,7 @@ class NTKEvolution(Experiment):
     def run(self, lab: Lab) -> None:
         """Train on all classes; compute the kernel of two of them at every point."""
         data, test = image_data(lab, self.data, self.pixels, self.images)
-        model = self._network(lab, data.inputs.shape[1], data.classes or 10)
+        model = self.network(lab, data, self.norm).train()
         batches = Batches(data, min(self.batch, len(data)), lab.seed)
         inputs, classes = self._examples(test)
 
@@ -223,11 +193,6 @@ class NTKEvolution(Experiment):
         lab.measure("3.7-mixed", start["separability"])
         lab.measure("3.7-separated", end["separability"])
         lab.measure("3.7-alignment", end["alignment"] - start["alignment"])
-
-    def _network(self, lab: Lab, channels: int, classes: int) -> ResNet:
-        options: dict[str, Any] = {"base": self.base, "stem": self.stem, "in_channels": channels, "norm": self.norm}
-        with lab.seeded("model"):
-            return ResNet(self.depths, classes, self.bottleneck, **options).train()
 
     def _examples(self, test: Dataset) -> tuple[Tensor, Array]:
         """The first ``per_class`` test images of the one class, then of the other, and 0 and 1 as their classes."""
