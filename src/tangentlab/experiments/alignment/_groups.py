@@ -13,8 +13,9 @@ from torch import nn
 from tangentlab import NTK
 from tangentlab.alignment import Hierarchy, hierarchical_alignment
 from tangentlab.data import Dataset, label_noise, standardize
-from tangentlab.experiments import Batches, Lab, Training, geometric_steps
+from tangentlab.experiments import Batches, Experiment, Lab, Training, geometric_steps
 from tangentlab.experiments._images import Row, follow
+from tangentlab.models import MLP
 from tangentlab.recorder.measures import CENTRE
 
 Kind = Literal["random labels", "kmnist"]
@@ -28,6 +29,45 @@ class Mixture:
     data: Dataset
     easy: Dataset
     difficult: Dataset
+
+
+@dataclass(frozen=True)
+class MixtureSetting(Experiment):
+    """An experiment in which networks learn a mixture."""
+
+    source: Source = "mnist"
+    easy: int = 10_000
+    difficult: int = 1_000
+    probe: int = 100
+    width: int = 80
+    batch: int = 100
+    steps: int = 2_000
+    rate: float = 0.02
+    momentum: float = 0.9
+    ratio: float = 1.35
+
+    def mixture(self, lab: Lab, kind: Kind) -> Mixture:
+        """The images of the setting."""
+        return mixture(lab, self.source, kind, self.easy, self.difficult, self.probe)
+
+    def follow(self, lab: Lab, name: str, parts: Mixture, hidden: int, *stream: int, **facts: Any) -> list[Row]:
+        """Train a network with so many hidden layers, and log the alignment of both groups at geometric steps."""
+        with lab.seeded("model", *stream):
+            model = MLP((parts.data.inputs[0].numel(), *[self.width] * hidden, 10))
+
+        def measured(_: Training) -> Row:
+            centred, raw = hierarchies(model, parts, (CENTRE, None))
+            row: Row = {"easy": centred.easy, "difficult": centred.difficult, "ratio": centred.ratio}
+            row |= {"easy_raw": raw.easy, "difficult_raw": raw.difficult}
+            for group, part in (("easy", parts.easy), ("difficult", parts.difficult)):
+                with torch.no_grad():
+                    row[f"{group}_accuracy"] = (model(part.inputs).argmax(1) == part.targets).float().mean().item()
+            return row
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=self.rate, momentum=self.momentum)
+        batches = Batches(parts.data, min(self.batch, len(parts.data)), lab.seed)
+        points = geometric_steps(self.steps, 5.0, self.ratio)
+        return follow(lab, "alignment", model, batches, optimizer, self.steps, points, measured, name=name, **facts)
 
 
 def mixture(lab: Lab, source: Source, kind: Kind, easy: int, difficult: int, probe: int) -> Mixture:
@@ -56,24 +96,6 @@ def hierarchies(model: nn.Module, parts: Mixture, centrings: Sequence[str | None
     """Alignment with the labels of training on both probes, once per centring."""
     pairs = [(NTK(model, part.inputs, progress=False), part.targets) for part in (parts.easy, parts.difficult)]
     return [hierarchical_alignment(pairs[0], pairs[1], center, 10) for center in centrings]
-
-
-def train_on(lab: Lab, name: str, model: nn.Module, parts: Mixture, options: Any, **facts: Any) -> list[Row]:
-    """Train, and log the alignment of both groups at geometric steps."""
-
-    def measured(_: Training) -> Row:
-        centred, raw = hierarchies(model, parts, (CENTRE, None))
-        row: Row = {"easy": centred.easy, "difficult": centred.difficult, "ratio": centred.ratio}
-        row |= {"easy_raw": raw.easy, "difficult_raw": raw.difficult}
-        for group, part in (("easy", parts.easy), ("difficult", parts.difficult)):
-            with torch.no_grad():
-                row[f"{group}_accuracy"] = (model(part.inputs).argmax(1) == part.targets).float().mean().item()
-        return row
-
-    optimizer = torch.optim.SGD(model.parameters(), lr=options.rate, momentum=options.momentum)
-    batches = Batches(parts.data, min(options.batch, len(parts.data)), lab.seed)
-    points = geometric_steps(options.steps, 5.0, options.ratio)
-    return follow(lab, "alignment", model, batches, optimizer, options.steps, points, measured, name=name, **facts)
 
 
 def half_rise(rows: list[Row], key: str, other: str | None = None) -> float:

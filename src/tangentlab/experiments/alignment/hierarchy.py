@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
-from tangentlab.experiments.alignment._groups import Kind, Source, duration, half_rise, mixture, steepest, train_on
+from tangentlab.experiments import Chapter, Claim, Cost, Lab, Picture, Results, experiment
+from tangentlab.experiments.alignment._groups import Kind, MixtureSetting, duration, half_rise, steepest
 from tangentlab.figures.curves import Curves
 from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_outside, panels, step_axis
-from tangentlab.models import MLP
 
 EASY, DIFFICULT = PALETTE[0], PALETTE[1]
 
@@ -26,7 +25,7 @@ _COMMON: dict[str, Any] = {
 
 
 @experiment
-class EasyDifficult(Experiment):
+class EasyDifficult(MixtureSetting):
     """Alignment on easy and difficult groups of the training set."""
 
     name = "easy-difficult"
@@ -76,17 +75,7 @@ class EasyDifficult(Experiment):
         "desk": "as in the paper, with kernels at fewer steps. The paper does not tell the length of the training."
     }
 
-    source: Source = "mnist"
-    easy: int = 10_000
-    difficult: int = 1_000
-    probe: int = 100
-    width: int = 80
     hidden: int = 6
-    batch: int = 100
-    steps: int = 2_000
-    rate: float = 0.02
-    momentum: float = 0.9
-    ratio: float = 1.35
 
     def cost(self) -> Cost:
         """One step per update, of both problems."""
@@ -96,10 +85,7 @@ class EasyDifficult(Experiment):
         """Both kinds of difficulty from the same initial network."""
         kinds: tuple[tuple[Kind, str], ...] = (("random labels", "random"), ("kmnist", "kmnist"))
         for kind, tag in kinds:
-            parts = mixture(lab, self.source, kind, self.easy, self.difficult, self.probe)
-            with lab.seeded("model"):
-                model = MLP((parts.data.inputs[0].numel(), *[self.width] * self.hidden, 10))
-            rows = train_on(lab, kind, model, parts, self, kind=kind)
+            rows = self.follow(lab, kind, self.mixture(lab, kind), self.hidden, kind=kind)
             best = {key: max(row[key] for row in rows) for key in ("easy", "difficult")}
             rise = {key: half_rise(rows, key, "easy") for key in ("easy", "difficult")}
             lab.measure(f"6.4-{tag}-higher", best["easy"] / best["difficult"])
@@ -143,7 +129,7 @@ def ratio_curves(results: Results, suffix: str, **where: Any) -> Curves:
 
 
 @experiment
-class DepthHierarchy(Experiment):
+class DepthHierarchy(MixtureSetting):
     """The same hierarchy for networks of several depths."""
 
     name = "depth-hierarchy"
@@ -198,16 +184,9 @@ class DepthHierarchy(Experiment):
     }
 
     depths: tuple[int, ...] = (3, 5, 7, 9)
-    source: Source = "mnist"
-    easy: int = 10_000
-    difficult: int = 1_000
-    probe: int = 100
     width: int = 60
-    batch: int = 100
     steps: int = 6_000
     rate: float = 0.01
-    momentum: float = 0.9
-    ratio: float = 1.35
 
     def cost(self) -> Cost:
         """One step per update, of all depths."""
@@ -215,12 +194,8 @@ class DepthHierarchy(Experiment):
 
     def run(self, lab: Lab) -> None:
         """All depths on the same data."""
-        parts = mixture(lab, self.source, "random labels", self.easy, self.difficult, self.probe)
-        found = {}
-        for depth in self.depths:
-            with lab.seeded("model", depth):
-                model = MLP((parts.data.inputs[0].numel(), *[self.width] * depth, 10))
-            found[depth] = train_on(lab, f"depth {depth}", model, parts, self, depth=depth)
+        parts = self.mixture(lab, "random labels")
+        found = {depth: self.follow(lab, f"depth {depth}", parts, depth, depth, depth=depth) for depth in self.depths}
         shallow, deep = found[self.depths[0]], found[self.depths[-1]]
         lab.measure("B.7-later", half_rise(deep, "easy") / half_rise(shallow, "easy"))
         lab.measure("B.7-faster", steepest(deep, "easy") / max(steepest(shallow, "easy"), 1e-6))
