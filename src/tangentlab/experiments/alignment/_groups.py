@@ -50,7 +50,9 @@ class MixtureSetting(Experiment):
         """The images of the setting."""
         return mixture(lab, self.source, kind, self.easy, self.difficult, self.probe)
 
-    def follow(self, lab: Lab, name: str, parts: Mixture, hidden: int, *stream: int, **facts: Any) -> list[Row]:
+    def follow(
+        self, lab: Lab, name: str, parts: Mixture, hidden: int, stream: tuple[int, ...] = (), **facts: Any
+    ) -> list[Row]:
         """Train a network with so many hidden layers, and log the alignment of both groups at geometric steps."""
         with lab.seeded("model", *stream):
             model = MLP((parts.data.inputs[0].numel(), *[self.width] * hidden, 10))

@@ -195,7 +195,9 @@ class DepthHierarchy(MixtureSetting):
     def run(self, lab: Lab) -> None:
         """All depths on the same data."""
         parts = self.mixture(lab, "random labels")
-        found = {depth: self.follow(lab, f"depth {depth}", parts, depth, depth, depth=depth) for depth in self.depths}
+        found = {
+            depth: self.follow(lab, f"depth {depth}", parts, depth, (depth,), depth=depth) for depth in self.depths
+        }
         shallow, deep = found[self.depths[0]], found[self.depths[-1]]
         lab.measure("B.7-later", half_rise(deep, "easy") / half_rise(shallow, "easy"))
         lab.measure("B.7-faster", steepest(deep, "easy") / max(steepest(shallow, "easy"), 1e-6))

@@ -12,13 +12,15 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
+from tangentlab.data import Dataset
 from tangentlab.errors import InputError
-from tangentlab.experiments import Lab, Results
+from tangentlab.experiments import Experiment, Lab, Results
 from tangentlab.experiments._images import Row
-from tangentlab.experiments.lazy._race import Race
+from tangentlab.experiments.lazy._race import Race, Watched
 from tangentlab.figures.style import GRAY, PALETTE, label
 from tangentlab.linearized import Groups, at_progress, cue_groups, with_and_without
 
+Task = tuple[Dataset, Watched]
 FITTED = 0.95
 """Balanced accuracy on training images of a training that came to its end."""
 LEVELS = (0.7, 0.75, 0.8, 0.85, 0.9)
@@ -43,11 +45,6 @@ def balanced_rows(labels: Tensor, cue: Tensor, per_group: int, generator: Genera
     return torch.cat(list(four.rows.values())), Groups(dict(zip(four.names, places, strict=True)))
 
 
-def lengths(alphas: Sequence[float], updates: int, slow: int) -> list[int]:
-    """Updates of the trainings; linearized networks, alpha > 1, get ``slow`` times as many."""
-    return [updates * (slow if alpha > 1 else 1) for alpha in alphas]
-
-
 def recorded_steps(steps: int, records: int) -> list[int]:
     """0 and at most ``records`` steps at equal ratios: the cue is learnt within few updates."""
     return np.unique(np.append(0, np.geomspace(1, max(1, steps), records).round()).astype(int)).tolist()
@@ -70,6 +67,32 @@ class CueRace(Race):
         points = recorded_steps(lab.capped(updates), self.records)
         name, facts = f"{start}, alpha {alpha:g}", {"start": start, "alpha": alpha}
         return self.trained(lab, "along", model, alpha, rate, updates, points, name=name, facts=facts)
+
+
+@dataclass(frozen=True)
+class CueSetting(Experiment):
+    """An experiment that races three alphas on images with a cue, ``per_group`` of each group of which are watched."""
+
+    images: int = 2_000
+    per_group: int = 180
+    alphas: tuple[float, float, float] = (0.5, 1.0, 100.0)
+    batch: int = 100
+    rate: float = 0.01
+    momentum: float = 0.9
+    updates: int = 200
+    slow: int = 3
+    records: int = 50
+
+    @property
+    def lengths(self) -> list[int]:
+        """Updates of the trainings; linearized networks, alpha > 1, get ``slow`` times as many."""
+        return [self.updates * (self.slow if alpha > 1 else 1) for alpha in self.alphas]
+
+    def follow(self, lab: Lab, task: Task, part: int, start: str, model: nn.Module, rate: float) -> list[list[Row]]:
+        """Rows of the trainings with every alpha from one start; ``part`` images at a time are measured."""
+        race = CueRace(*task, self.batch, self.momentum, part, self.records)
+        pairs = zip(self.alphas, self.lengths, strict=True)
+        return [race.follow(lab, start, alpha, model, rate, updates) for alpha, updates in pairs]
 
 
 def difference(one: list[Row], other: list[Row], progress: str, value: str) -> float:

@@ -15,7 +15,6 @@ from tangentlab.experiments import (
     Chapter,
     Claim,
     Cost,
-    Experiment,
     Lab,
     Picture,
     Results,
@@ -24,13 +23,13 @@ from tangentlab.experiments import (
 )
 from tangentlab.experiments._images import Row, cross_entropy, for_trial, image_data
 from tangentlab.experiments.lazy._cue_race import (
-    CueRace,
+    CueSetting,
+    Task,
     balanced_rows,
     draw_start,
     judge,
     judge_early,
     judge_ends,
-    lengths,
     spread,
 )
 from tangentlab.experiments.lazy._race import Watched
@@ -47,7 +46,7 @@ def _claim(kind: str, sentence: str, measured: str) -> Claim:
 
 
 @experiment
-class SpuriousCue(Experiment):
+class SpuriousCue(CueSetting):
     """Accuracies with and without the cue, for alpha = 0.5, 1 and 100, from two starting points."""
 
     name = "spurious-cue"
@@ -136,39 +135,29 @@ class SpuriousCue(Experiment):
     pixels: int = 16
     patch: int = 6
     agreement: float = 0.95
-    per_group: int = 180
-    alphas: tuple[float, float, float] = (0.5, 1.0, 100.0)
     base: int = 16
-    batch: int = 100
-    rate: float = 0.01
     tuned_rate: float = 0.001
-    momentum: float = 0.9
     updates: int = 400
-    slow: int = 3
     pretraining: int = 500
-    records: int = 50
 
     def cost(self) -> Cost:
         """One step per update, pretraining included."""
-        trained = 2 * sum(lengths(self.alphas, self.updates, self.slow))
-        return Cost(trained + self.pretraining, 0.2, 1500)
+        return Cost(2 * sum(self.lengths) + self.pretraining, 0.2, 1500)
 
     def run(self, lab: Lab) -> None:
         """Both starting points with every alpha."""
         everything = image_data(lab, self.data, self.pixels, for_trial(lab, self.images, 600))
-        race = CueRace(*self._task(lab, *everything), self.batch, self.momentum, 250, self.records)
+        task = self._task(lab, *everything)
         runs: dict[str, list[list[Row]]] = {}
         for start, rate in zip(STARTS, (self.rate, self.tuned_rate), strict=True):
-            model = self._start(lab, start, everything[0])
-            pairs = zip(self.alphas, lengths(self.alphas, self.updates, self.slow), strict=True)
-            runs[start] = [race.follow(lab, start, alpha, model, rate, updates) for alpha, updates in pairs]
+            runs[start] = self.follow(lab, task, 250, start, self._start(lab, start, everything[0]), rate)
         judge_early(lab, "5.3", *runs["scratch"])
         _, middle, high = runs["pretrained"]
         judge(lab, "5.3-pretrained", high, middle, "test with", "test without")
         judge_ends(lab, "5.3-end", spread, *runs["scratch"])
         judge_ends(lab, "5.3-advantage", sub, middle, high)
 
-    def _task(self, lab: Lab, train_all: Dataset, test_all: Dataset) -> tuple[Dataset, Watched]:
+    def _task(self, lab: Lab, train_all: Dataset, test_all: Dataset) -> Task:
         """Two classes with a digit in the corner; on test images the digit says nothing."""
         digits = only_classes(lab.dataset("digits" if self.data == "digits" else "mnist"), 0, 1)
         generator = lab.generator("task")

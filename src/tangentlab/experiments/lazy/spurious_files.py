@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from tangentlab.data import Dataset, group_images
 from tangentlab.engine.memory import require_memory
 from tangentlab.errors import DataFileError
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Claim, Cost, Lab, Picture, Results, experiment
 from tangentlab.experiments._images import Row, for_trial
 from tangentlab.experiments.lazy._cue_race import (
-    CueRace,
+    CueSetting,
+    Task,
     balanced_rows,
     draw_start,
     judge_early,
     judge_ends,
-    lengths,
     spread,
 )
 from tangentlab.experiments.lazy._race import Watched
@@ -99,7 +99,7 @@ def _claims(files: str, place: str) -> tuple[Claim, ...]:
 
 
 @dataclass(frozen=True)
-class SpuriousFiles(Experiment):
+class SpuriousFiles(CueSetting):
     """Accuracies with and without the cue, for alpha = 0.5, 1 and 100, on images from files."""
 
     chapter = Chapter.LAZY
@@ -109,17 +109,8 @@ class SpuriousFiles(Experiment):
     start: ClassVar[str]
 
     source: Literal["files", "noise"] = "files"
-    images: int = 2_000
     pixels: int = 64
-    per_group: int = 180
-    alphas: tuple[float, float, float] = (0.5, 1.0, 100.0)
     base: int = 64
-    batch: int = 100
-    rate: float = 0.01
-    momentum: float = 0.9
-    updates: int = 200
-    slow: int = 3
-    records: int = 50
 
     def needed_bytes(self) -> int:
         """Of all images, as bytes: the training images and two balanced sets."""
@@ -128,8 +119,7 @@ class SpuriousFiles(Experiment):
     def cost(self) -> Cost:
         """One step per update."""
         seconds = 20.0 * (self.pixels / 224) ** 2
-        updates = sum(lengths(self.alphas, self.updates, self.slow))
-        return Cost(updates, seconds, 2_000 + self.needed_bytes() / 1e6)
+        return Cost(sum(self.lengths), seconds, 2_000 + self.needed_bytes() / 1e6)
 
     def run(self, lab: Lab) -> None:
         """One training per alpha from the same start."""
@@ -137,9 +127,7 @@ class SpuriousFiles(Experiment):
             what = f"{self.files}, {self.images:,} images of {self.pixels} x {self.pixels} pixels,"
             require_memory(self.needed_bytes(), what, "Use fewer or smaller images: --set images=..., --set pixels=...")
         model = nn.Sequential(FromBytes(), self.network(lab)).eval()
-        race = CueRace(*self._task(lab), self.batch, self.momentum, 50, self.records)
-        pairs = zip(self.alphas, lengths(self.alphas, self.updates, self.slow), strict=True)
-        low, middle, high = (race.follow(lab, self.start, alpha, model, self.rate, count) for alpha, count in pairs)
+        low, middle, high = self.follow(lab, self._task(lab), 50, self.start, model, self.rate)
         judge_early(lab, f"5.3-{self.files}", low, middle, high)
         self.judge_ends(lab, low, middle, high)
 
@@ -151,7 +139,7 @@ class SpuriousFiles(Experiment):
     def network(self, lab: Lab) -> nn.Module:
         """The network at its start, two outputs."""
 
-    def _task(self, lab: Lab) -> tuple[Dataset, Watched]:
+    def _task(self, lab: Lab) -> Task:
         """Some of the training images, and balanced sets of these and of the test images."""
         generator = lab.generator("task")
         per_group = for_trial(lab, self.per_group, TRIAL_GROUP)
