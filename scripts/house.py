@@ -23,7 +23,7 @@ ORDER = (
     ("lazy",),
     ("errors", "temporary"),
     ("files", "plain", "schedule"),
-    ("lines",),
+    ("lines", "parallel"),
     ("linalg",),
     ("layers",),
     ("engine",),

@@ -27,8 +27,8 @@ from tangentlab.engine.network import Network
 from tangentlab.engine.progress import progress_told_to
 from tangentlab.engine.turns import TURN
 from tangentlab.experiments import _images
-from tangentlab.linalg._threads import num_threads
 from tangentlab.linearized import probes, steps
+from tangentlab.parallel.threads import num_threads
 from tangentlab.recorder import isolation, loaders
 from tests.engine.state import model_state
 

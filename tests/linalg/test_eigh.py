@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from tangentlab.errors import InputError, NumericsError
-from tangentlab.linalg import eigh as eigh_module
 from tangentlab.linalg import psd_thin_eigh, safe_eigh, safe_eigh_many
-from tangentlab.linalg._threads import others_running, processors_are_free, side_by_side
+from tangentlab.linalg import symmetric as eigh_module
+from tangentlab.parallel.threads import others_running, processors_are_free, side_by_side
 from tests.linalg.spectra import DTYPES, SPECTRA, seeded, symmetric
 
 
@@ -152,7 +152,7 @@ def thread_count_of_a_new_thread() -> int:
 
 @pytest.mark.parametrize("free", [True, False])
 def test_thread_counts_of_this_and_of_later_threads_are_restored(two_threads, monkeypatch, free):
-    monkeypatch.setattr("tangentlab.linalg._threads.processors_are_free", lambda threads: free)
+    monkeypatch.setattr("tangentlab.parallel.threads.processors_are_free", lambda threads: free)
     for matrices in ([torch.eye(200)], [torch.eye(80)] * 5, [torch.eye(2)]):
         safe_eigh_many(matrices)
         assert torch.get_num_threads() == 2
@@ -165,7 +165,7 @@ def test_thread_counts_of_this_and_of_later_threads_are_restored(two_threads, mo
 
 @pytest.mark.parametrize("free", [True, False])
 def test_only_a_dominating_item_gets_all_threads_and_only_on_free_processors(two_threads, monkeypatch, free):
-    monkeypatch.setattr("tangentlab.linalg._threads.processors_are_free", lambda threads: free)
+    monkeypatch.setattr("tangentlab.parallel.threads.processors_are_free", lambda threads: free)
 
     def threads_given(costs):
         return side_by_side(lambda _: torch.get_num_threads(), range(len(costs)), costs)

@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from tangentlab.linalg import _threads
-from tangentlab.linalg._threads import in_lanes
+from tangentlab.parallel import threads as lanes
+from tangentlab.parallel.threads import in_lanes
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_an_error_in_a_lane_reaches_the_caller_and_the_thread_count_stays(thread
 def test_a_kernel_is_the_same_in_lanes(threads, monkeypatch):
     import tangentlab as tl
 
-    monkeypatch.setattr(_threads, "_LANE_OPERATIONS", 1.0)
+    monkeypatch.setattr(lanes, "_LANE_OPERATIONS", 1.0)
     torch.manual_seed(0)
     net, x = torch.nn.Sequential(*[torch.nn.Linear(6, 6) for _ in range(4)]).double(), torch.randn(5, 6).double()
     found = []

@@ -10,8 +10,8 @@ from torch import nn
 
 from tangentlab.errors import InputError, NumericsError
 from tangentlab.optim import EKFAC, EKFACra, refresh
-from tangentlab.optim.distributed import Processes
 from tangentlab.optim.thin import RunningThin
+from tangentlab.parallel.processes import Processes
 from tests.optim.truth import backward, data, factors, kronecker_factors, layer_gradient, spectral
 
 EPS, DECAY, PERIOD = 0.02, 0.75, 4

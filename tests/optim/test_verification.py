@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tangentlab.optim import EKFAC, KFAC, PRECONDITIONERS, Diagonal, EKFACra, NaturalSGD, make_preconditioner
 from tangentlab.optim import verification as module_under_test
-from tangentlab.optim.distributed import Processes
 from tangentlab.optim.verification import Verification
+from tangentlab.parallel.processes import Processes
 from tests.optim.truth import backward, data, flat_gradient, tiny_conv, tiny_mlp
 
 linear, original_forward = F.linear, nn.Linear.forward

@@ -25,7 +25,7 @@ from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
 from tangentlab.layers.gram import cheapest, gram, gram_options
 from tangentlab.layers.workspace import Workspace
-from tangentlab.linalg._threads import in_lanes
+from tangentlab.parallel.threads import in_lanes
 
 Factors = dict[Group, OuterSum]
 Pieces = dict[Group, list[OuterSum]]

@@ -10,7 +10,6 @@ from tangentlab.linalg._estimate import Estimate
 from tangentlab.linalg._matvec import Matvec, dense, in_batches, random_rows
 from tangentlab.linalg.cg import CGReport, conjugate_gradients
 from tangentlab.linalg.damped import DampedFactor, damped_factor
-from tangentlab.linalg.eigh import psd_thin_eigh, rounding_rtol, safe_eigh, safe_eigh_many
 from tangentlab.linalg.hutchinson import hutchinson_diag, hutchinson_trace
 from tangentlab.linalg.hutchpp import hutchpp
 from tangentlab.linalg.lanczos import LanczosResult, lanczos
@@ -21,8 +20,15 @@ from tangentlab.linalg.randomized_svd import RandomizedSVD, randomized_svd
 from tangentlab.linalg.range_finder import range_finder
 from tangentlab.linalg.slq import Quadrature, lanczos_quadrature, slq_logdet, slq_trace
 from tangentlab.linalg.spectral_density import SpectralDensity, spectral_density
-from tangentlab.linalg.sym_pow import sym_matrix_pow, sym_pow
-from tangentlab.linalg.symmetric import symmetric_product
+from tangentlab.linalg.symmetric import (
+    psd_thin_eigh,
+    rounding_rtol,
+    safe_eigh,
+    safe_eigh_many,
+    sym_matrix_pow,
+    sym_pow,
+    symmetric_product,
+)
 from tangentlab.linalg.xtrace import xdiag, xtrace
 
 __all__ = [

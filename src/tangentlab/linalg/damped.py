@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.errors import InputError, NumericsError, SolveError
-from tangentlab.linalg.eigh import rounding_rtol, safe_eigh
-from tangentlab.linalg.sym_pow import sym_pow
+from tangentlab.linalg.symmetric import rounding_rtol, safe_eigh, sym_pow
 
 
 @dataclass(frozen=True)

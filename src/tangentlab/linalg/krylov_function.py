@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tangentlab.errors import InputError, NumericsError
 from tangentlab.linalg._matvec import Matvec, product
-from tangentlab.linalg.eigh import safe_eigh_many
+from tangentlab.linalg.symmetric import safe_eigh_many
 
 KRYLOV_STEPS = 128
 """Steps after which `krylov_function` gives up unless told otherwise."""

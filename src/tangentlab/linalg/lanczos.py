@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tangentlab.errors import InputError, NumericsError
 from tangentlab.linalg._matvec import Matvec, at_least_one, dense, in_batches, product, random_rows
-from tangentlab.linalg.eigh import safe_eigh
+from tangentlab.linalg.symmetric import safe_eigh
 
 Which = Literal["top", "bottom", "magnitude"]
 

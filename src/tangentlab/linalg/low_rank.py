@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tangentlab.errors import InputError, NumericsError
 from tangentlab.linalg._matvec import random_rows
-from tangentlab.linalg.eigh import Eigenpairs, safe_eigh
+from tangentlab.linalg.symmetric import Eigenpairs, safe_eigh
 
 _OVERSAMPLING = 16
 """One random vector more for so many wanted ones. The range is found by ``A G``, whose condition is that of A times that

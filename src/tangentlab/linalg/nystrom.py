@@ -8,8 +8,8 @@ from torch import Tensor
 from tangentlab.errors import InputError, NumericsError
 from tangentlab.linalg._estimate import Estimate, mean_with_error
 from tangentlab.linalg._matvec import Matvec, at_least_one, product, random_rows
-from tangentlab.linalg.eigh import safe_eigh
 from tangentlab.linalg.orthonormalize import row_factors
+from tangentlab.linalg.symmetric import safe_eigh
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from tangentlab.errors import InputError, NumericsError
 from tangentlab.linalg._estimate import Estimate, mean_with_error
 from tangentlab.linalg._matvec import Distribution, Matvec, at_least_one, product, random_rows
-from tangentlab.linalg.eigh import rounding_rtol, safe_eigh_many
+from tangentlab.linalg.symmetric import rounding_rtol, safe_eigh_many
 
 
 @dataclass(frozen=True)

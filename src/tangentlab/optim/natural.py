@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from tangentlab.errors import InputError
 from tangentlab.optim.cg import ConjugateGradient
-from tangentlab.optim.distributed import unwrap
 from tangentlab.optim.options import option_names, refuse_unknown, require_model
 from tangentlab.optim.preconditioner import Preconditioner
 from tangentlab.optim.trial import Evaluate
 from tangentlab.optim.variants import EKFAC, KFAC, BlockDiagonal, Diagonal, EKFACra
+from tangentlab.parallel.processes import unwrap
 
 PRECONDITIONERS: dict[str, Callable[..., Preconditioner]] = {
     "diagonal": Diagonal,

@@ -17,7 +17,6 @@ from tangentlab.errors import InputError, ModelError
 from tangentlab.optim.clipping import Clipping
 from tangentlab.optim.curvature import Curvature
 from tangentlab.optim.damping import AdaptiveDamping
-from tangentlab.optim.distributed import unwrap
 from tangentlab.optim.method import Gradients, Method
 from tangentlab.optim.observer import Observer, Pass
 from tangentlab.optim.options import NamedOptions, require_model
@@ -28,6 +27,7 @@ from tangentlab.optim.sums import Sample, samples_of
 from tangentlab.optim.trial import Evaluate, adapt
 from tangentlab.optim.verification import Verification, brought_to
 from tangentlab.optim.watch import CLEARED, HOOKS_OFF, NOTHING_SEEN, LoopWatch, require_overlap, tell
+from tangentlab.parallel.processes import unwrap
 
 HALF = 0.5
 """Share of the parameters below which a preconditioner says what it does not treat."""

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from tangentlab.errors import NumericsError
 from tangentlab.linalg import low_rank_eigh, safe_eigh, safe_eigh_many
-from tangentlab.linalg._threads import side_by_side
 from tangentlab.objects.pmat.side import stacked
-from tangentlab.optim.distributed import Processes
 from tangentlab.optim.sides import RunningSide
+from tangentlab.parallel.processes import Processes
+from tangentlab.parallel.threads import side_by_side
 
 STACK = 64
 """Matrices up to this size that come in groups (depthwise convolutions) are decomposed as one batch."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import InputError
 from tangentlab.optim.damping import AdaptiveDamping, Trial
-from tangentlab.optim.distributed import Processes
+from tangentlab.parallel.processes import Processes
 
 if TYPE_CHECKING:
     from tangentlab.optim.preconditioner import Preconditioner

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from tangentlab.engine.groups import Group
 from tangentlab.layers import OuterSum
-from tangentlab.optim.distributed import Processes
 from tangentlab.optim.lookup import LookupSum
 from tangentlab.optim.observer import Observer, SeenCall
 from tangentlab.optim.sums import Sample
+from tangentlab.parallel.processes import Processes
 
 RTOL = {torch.float64: 1e-9, torch.float32: 3e-3}
 """Relative difference that is rounding, by the type of the activations; `HALF` for shorter ones."""

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from tangentlab.linalg import psd_thin_eigh, safe_eigh
-from tangentlab.linalg._threads import side_by_side
 from tangentlab.objects.pmat.basis import Basis, DenseBasis, IdentityBasis
+from tangentlab.parallel.threads import side_by_side
 
 Eigen = tuple[Tensor, Basis]
 """Eigenvalues (groups, k) and the basis."""
