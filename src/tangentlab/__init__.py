@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # `as` makes a name public, which strict checkers ask for
     from tangentlab import models as models
     from tangentlab import objects as objects
     from tangentlab import optim as optim
+    from tangentlab import parallel as parallel
     from tangentlab import recorder as recorder
     from tangentlab import spectra as spectra
     from tangentlab import testing as testing
