@@ -26,6 +26,7 @@ _MODULES = {
     "engine.free_memory": "engine.memory",
     "engine.labels": "engine.losses",
     "engine.parts": "engine.batches",
+    **{f"engine.{name}": "engine.snapshot" for name in ("randomness", "turns", "writes")},
     "engine.sharding": "engine.layout",
     "engine.sweep": "engine.rows",
     "linalg._threads": "parallel.threads",

@@ -24,7 +24,7 @@ from tangentlab.objects.matrix_free import Eigenpairs
 from tangentlab.objects.pmat import PMatDense, PMatImplicit
 from tangentlab.objects.pvector import PVector
 
-Method = Literal["auto", "gram", "dense", "lanczos"]
+EigenRoute = Literal["auto", "gram", "dense", "lanczos"]
 
 
 @spelled_out
@@ -35,7 +35,7 @@ def fisher_eigenpairs(
     likelihood: str | Likelihood = "classification",
     *,
     loss: str | Likelihood | LossFunction | None = None,
-    method: Method = "auto",
+    method: EigenRoute = "auto",
     generator: torch.Generator | None = None,
     **options: Unpack[Options],
 ) -> Eigenpairs[PVector]:
@@ -62,14 +62,14 @@ def fisher_eigenpairs(
     return _by_dense(rows, k)
 
 
-def cheapest_route(m: int, n: int, d: int, itemsize: int, k: int | None) -> Method:
+def cheapest_route(m: int, n: int, d: int, itemsize: int, k: int | None) -> EigenRoute:
     """The route with the fewest operations among those that fit, for m rows, n examples and d parameters.
 
     Counted are the decomposition and what makes its matrix (2 m^2 d is an upper bound for a Gram matrix by closed forms);
     a product with the implicit matrix is about six forward passes, at two operations per parameter and example or more.
     """
     budget = memory_budget() / 4
-    costs: dict[Method, float] = {}
+    costs: dict[EigenRoute, float] = {}
     if 2 * m**2 * 8 <= budget:
         costs["gram"] = 9.0 * m**3 + 2.0 * m**2 * d
     if 2 * d**2 * itemsize <= budget:

@@ -36,7 +36,7 @@ from tangentlab import (
 from tangentlab.data import Dataset
 from tangentlab.engine.batches import Batches, common_length, take_examples, targets_of
 from tangentlab.engine.feeding import call_model
-from tangentlab.engine.randomness import RandomState
+from tangentlab.engine.snapshot import RandomState
 from tangentlab.errors import InputError
 
 DATA = TensorDataset(torch.arange(6.0)[:, None], torch.arange(6))

@@ -25,7 +25,7 @@ from tangentlab.engine.certificate import verifies
 from tangentlab.engine.frozen import Keepsakes
 from tangentlab.engine.network import Network
 from tangentlab.engine.progress import progress_told_to
-from tangentlab.engine.turns import TURN
+from tangentlab.engine.snapshot import TURN
 from tangentlab.experiments import _images
 from tangentlab.linearized import probes, steps
 from tangentlab.parallel.threads import num_threads

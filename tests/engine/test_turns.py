@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import tangentlab as tl
-from tangentlab.engine.snapshot import same_attributes
-from tangentlab.engine.turns import TURN
+from tangentlab.engine.snapshot import TURN, same_attributes
 from tests.engine.state import model_state
 
 

@@ -29,8 +29,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.dataloader import _InfiniteConstantSampler
 
-from tangentlab.engine.randomness import RandomState
-from tangentlab.engine.snapshot import same_random_state
+from tangentlab.engine.snapshot import RandomState, same_random_state
 from tangentlab.errors import InputError
 
 Part = Tensor | PackedSequence

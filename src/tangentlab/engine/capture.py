@@ -20,8 +20,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from tangentlab.engine.dependence import NO_DEPENDENCE
 from tangentlab.engine.groups import Group
 from tangentlab.engine.network import Network, grad_mode, require_finite
-from tangentlab.engine.snapshot import same_attributes
-from tangentlab.engine.turns import TURN
+from tangentlab.engine.snapshot import TURN, same_attributes
 from tangentlab.errors import ModelError
 from tangentlab.temporary import changed
 

@@ -27,8 +27,7 @@ from tangentlab.engine.dependence import NO_DEPENDENCE
 from tangentlab.engine.fallback import Caller
 from tangentlab.engine.graph import reaches, read_graph
 from tangentlab.engine.network import Network, grad_mode
-from tangentlab.engine.snapshot import untouched
-from tangentlab.engine.turns import TURN
+from tangentlab.engine.snapshot import TURN, untouched
 from tangentlab.errors import ModelError, TangentlabError
 from tangentlab.temporary import changed
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tangentlab.engine.turns import TURN
+from tangentlab.engine.snapshot import TURN
 from tangentlab.temporary import changed
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tangentlab.engine.turns import TURN
+from tangentlab.engine.snapshot import TURN
 from tangentlab.errors import InputError, ModelError
 
 Predicate = Callable[[str, nn.Parameter], bool]

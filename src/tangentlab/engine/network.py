@@ -18,10 +18,8 @@ from tangentlab.engine.batches import parts_of
 from tangentlab.engine.dependence import Dependence
 from tangentlab.engine.feeding import Forward, beside, run_forward
 from tangentlab.engine.layout import LayerCollection, refuse_sharded
-from tangentlab.engine.randomness import RandomState
+from tangentlab.engine.snapshot import TURN, Parameters, RandomState, worth_copying
 from tangentlab.engine.snapshot import untouched as untouched
-from tangentlab.engine.turns import TURN
-from tangentlab.engine.writes import Parameters, worth_copying
 from tangentlab.errors import InputError, ModelError, NumericsError
 from tangentlab.layers.norm import is_stochastic, mixes_examples
 

@@ -27,8 +27,7 @@ from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.progress import track
 from tangentlab.engine.router import Router
 from tangentlab.engine.routes import Route, structured_factors
-from tangentlab.engine.snapshot import same_random_state, untouched
-from tangentlab.engine.turns import TURN
+from tangentlab.engine.snapshot import TURN, same_random_state, untouched
 from tangentlab.engine.weightings import Weighting, unit_cotangents
 from tangentlab.layers import OuterSum
 

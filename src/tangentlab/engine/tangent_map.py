@@ -32,7 +32,7 @@ from tangentlab.engine.graph import reaches
 from tangentlab.errors import ModelError, TangentlabError
 
 Tensors = dict[str, Tensor]
-Call = Callable[[Tensors], Tensor]
+TensorFunction = Callable[[Tensors], Tensor]
 """A function of named tensors, such as the outputs of a network on one batch as a function of its parameters."""
 Own = Callable[[], tuple[Tensors, Tensor]]
 """The same function as it is written: its own tensors by name, as leaves, and its value with a graph to them."""
@@ -50,7 +50,7 @@ class TangentMap:
     def __init__(self, order: int = 1, lowest: int = 0) -> None:
         self.order, self.lowest, self.rung, self.proved = order, lowest, lowest, False
 
-    def __call__(self, call: Call, values: Tensors, directions: Tensors, own: Own) -> list[Tensor]:
+    def __call__(self, call: TensorFunction, values: Tensors, directions: Tensors, own: Own) -> list[Tensor]:
         """[f, J v, v^T H v, ...] of a function at `values`, with a graph to `directions`."""
 
         def replaced() -> tuple[Tensors, Tensor]:
@@ -169,7 +169,7 @@ def _gradients(outputs: Tensor, leaves: Tensors, cotangent: Tensor) -> Tensors:
     return dict(zip(leaves, grads, strict=True))
 
 
-def _forward_mode(call: Call, values: Tensors, directions: Tensors, order: int) -> list[Tensor]:
+def _forward_mode(call: TensorFunction, values: Tensors, directions: Tensors, order: int) -> list[Tensor]:
     """Dual numbers in dual numbers: the derivative of (f, ..., f^(k-1)) along v ends with f^(k)."""
 
     def derivatives(at: Tensors, order: int) -> list[Tensor]:

@@ -5,14 +5,14 @@ from torch import Tensor
 
 from tangentlab.errors import InputError, NumericsError
 from tangentlab.linalg._matvec import random_rows
-from tangentlab.linalg.symmetric import Eigenpairs, safe_eigh
+from tangentlab.linalg.symmetric import Decomposition, safe_eigh
 
 _OVERSAMPLING = 16
 """One random vector more for so many wanted ones. The range is found by ``A G``, whose condition is that of A times that
 of a Gaussian matrix of ``rank`` rows: about ``rank`` if it is square, 70 with these few more columns at any size."""
 
 
-def low_rank_eigh(matrix: Tensor, rank: int) -> Eigenpairs:
+def low_rank_eigh(matrix: Tensor, rank: int) -> Decomposition:
     """The largest ``rank`` eigenpairs of a matrix of at most this rank, which are all that matter: ``A = U diag(s) U^T``.
 
     ``Q = qr(A G)`` with G Gaussian spans the range of A (Halko, Martinsson and Tropp 2011), ``Q^T A Q = V diag(s) V^T``
@@ -42,7 +42,7 @@ def low_rank_eigh(matrix: Tensor, rank: int) -> Eigenpairs:
         return _decomposed(matrix, rank)
 
 
-def _decomposed(matrix: Tensor, rank: int) -> Eigenpairs:
+def _decomposed(matrix: Tensor, rank: int) -> Decomposition:
     size = len(matrix)
     generator = torch.Generator().manual_seed(size)
     count = min(size, rank + max(8, rank // _OVERSAMPLING))

@@ -11,7 +11,7 @@ from torch import Tensor
 from tangentlab.errors import InputError, NumericsError
 from tangentlab.parallel.threads import side_by_side
 
-Eigenpairs = tuple[Tensor, Tensor]
+Decomposition = tuple[Tensor, Tensor]
 _SMALLEST_BLOCK = 32
 _ALIGNMENT = 16
 """Blocks of a multiple of this size run at full speed."""
@@ -57,7 +57,7 @@ def rounding_rtol(dtype: torch.dtype, size: int) -> float:
     return min(4 + size**0.5, 64.0) * torch.finfo(dtype).eps
 
 
-def safe_eigh(matrix: Tensor, *, precision: torch.dtype | None = None) -> Eigenpairs:
+def safe_eigh(matrix: Tensor, *, precision: torch.dtype | None = None) -> Decomposition:
     """Eigenvalues and eigenvectors of a symmetric matrix, ``A = U diag(s) U^T``, verified.
 
     A float32 matrix is decomposed in float32; the answer is kept if ``A z = U s U^T z`` and ``U U^T z = z`` hold to
@@ -81,7 +81,7 @@ def safe_eigh(matrix: Tensor, *, precision: torch.dtype | None = None) -> Eigenp
 
 def safe_eigh_many(
     matrices: Sequence[Tensor], *, precision: torch.dtype | None = None, names: Sequence[str] | None = None
-) -> list[Eigenpairs]:
+) -> list[Decomposition]:
     """`safe_eigh` of many matrices, side by side.
 
     On CPU every decomposition runs on one thread, as many at a time as torch has threads; only one that dominates the
@@ -98,7 +98,7 @@ def safe_eigh_many(
     labels = [f"matrix {i} of {len(matrices)}" for i in range(len(matrices))] if names is None else list(names)
     jobs = list(zip(matrices, labels, strict=True))
 
-    def decompose(job: tuple[Tensor, str]) -> Eigenpairs:
+    def decompose(job: tuple[Tensor, str]) -> Decomposition:
         return _decompose(job[0].detach(), job[1], precision)
 
     if all(matrix.device.type == "cpu" for matrix in matrices):
@@ -106,7 +106,7 @@ def safe_eigh_many(
     return [decompose(job) for job in jobs]
 
 
-def psd_thin_eigh(rows: Tensor, *, rtol: float | None = None) -> Eigenpairs:
+def psd_thin_eigh(rows: Tensor, *, rtol: float | None = None) -> Decomposition:
     """Nonzero eigenpairs of ``R^T R`` for rows R, by whichever of ``R^T R`` and ``R R^T`` is smaller.
 
     With fewer rows than columns, ``R R^T u = s u`` gives ``v = R^T u / sqrt(s)``; the basis stays thin. The Gram matrix
@@ -146,7 +146,7 @@ def _orthonormal_columns(columns: Tensor) -> Tensor:
     return torch.flip(basis * signs, (1,))
 
 
-def _decompose(matrix: Tensor, label: str, precision: torch.dtype | None) -> Eigenpairs:
+def _decompose(matrix: Tensor, label: str, precision: torch.dtype | None) -> Decomposition:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{label}: a square matrix is needed, got shape {tuple(matrix.shape)}")
     if not matrix.dtype.is_floating_point:
@@ -179,7 +179,7 @@ def _decompose(matrix: Tensor, label: str, precision: torch.dtype | None) -> Eig
     )
 
 
-def _attempts(matrix: Tensor) -> Iterator[Callable[[], Eigenpairs]]:
+def _attempts(matrix: Tensor) -> Iterator[Callable[[], Decomposition]]:
     if matrix.dtype != torch.float64:
         yield lambda: torch.linalg.eigh(matrix)
     double = matrix.double()
@@ -189,13 +189,13 @@ def _attempts(matrix: Tensor) -> Iterator[Callable[[], Eigenpairs]]:
     yield lambda: _other_driver(double, "ev")
 
 
-def _jittered(matrix: Tensor) -> Eigenpairs:
+def _jittered(matrix: Tensor) -> Decomposition:
     jitter = 1e-13 * len(matrix)
     values, vectors = torch.linalg.eigh(matrix + jitter * torch.eye(len(matrix), dtype=matrix.dtype).to(matrix))
     return values - jitter, vectors
 
 
-def _other_driver(matrix: Tensor, driver: str) -> Eigenpairs:
+def _other_driver(matrix: Tensor, driver: str) -> Decomposition:
     import scipy.linalg  # only when LAPACK through torch has failed: it takes longer to import than to use
 
     values, vectors = scipy.linalg.eigh(matrix.cpu().numpy(), driver=driver)

@@ -23,10 +23,8 @@ from tangentlab.engine.network import (
     refuse_modes,
     require_module,
 )
-from tangentlab.engine.randomness import RandomState
-from tangentlab.engine.snapshot import untouched
+from tangentlab.engine.snapshot import Parameters, RandomState, untouched
 from tangentlab.engine.tangent_map import REVERSE, WRITTEN_OUT, TangentMap
-from tangentlab.engine.writes import Parameters
 from tangentlab.errors import InputError, ModelError
 
 
