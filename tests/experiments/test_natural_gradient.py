@@ -1,5 +1,6 @@
 """Figures 4.1 to 4.6: how races are judged, and measurements against a dense truth."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,8 @@ def test_a_goal_is_reached_at_its_first_epoch_or_never():
 def test_a_training_that_diverged_has_bad_rows_up_to_the_last_epoch():
     rows = race.finished([row(0, 3.0), row(1, 2.0, valid=4.0)], 3)
     assert [found["epoch"] for found in rows] == [0, 1, 2, 3]
-    assert [found["train"] for found in rows] == [3.0, 2.0, race.BAD, race.BAD]
-    assert [found.get("valid") for found in rows[2:]] == [race.BAD, race.BAD]
+    assert [found["train"] for found in rows] == [3.0, 2.0, race.DIVERGED, race.DIVERGED]
+    assert [found.get("valid") for found in rows[2:]] == [race.DIVERGED, race.DIVERGED]
 
 
 def line_field(epochs: int) -> race.Field:
@@ -90,7 +91,7 @@ def test_competing_logs_an_epoch_per_row_and_a_divergence_as_bad(lab: Lab):
     assert [found["epoch"] for found in good] == [0, 1, 2, 3] and good[-1]["train"] < 0.1 < good[0]["train"]
     assert {found["batch"] for found in good} == {10} and good[-1]["seconds"] > good[1]["seconds"] > 0
     bad = race.compete(lab, field, sgd, (1e30, 0.0), "grid")
-    assert len(bad) == 4 and bad[0]["train"] == good[0]["train"] and bad[-1]["train"] == race.BAD
+    assert len(bad) == 4 and bad[0]["train"] == good[0]["train"] and bad[-1]["train"] == race.DIVERGED
 
 
 def test_a_finished_competition_is_not_run_again_and_leaves_no_weights_behind(lab: Lab, tmp_path: Path):
@@ -185,7 +186,7 @@ def test_losses_at_equal_times_are_the_best_ones_before_the_first_training_ends(
     one = [row(0, 3.0), row(1, 2.0), row(2, 1.0)]
     slow = [{**row(epoch, train), "seconds": 3.0 * epoch} for epoch, train in ((0, 3.0), (1, 1.5), (2, 0.5))]
     assert race.equal_time(one, slow) == (1.0, 1.5)
-    assert race.best_at(one, -1.0) == race.BAD
+    assert race.best_at(one, -1.0) == race.DIVERGED
 
 
 def test_halving_is_a_function_of_the_updates_that_are_done():
@@ -267,3 +268,14 @@ def test_every_method_has_as_many_settings_and_networks_of_natural_gradients_hav
         for norm in (False, True):
             net = experiment.network(3, norm)
             assert any(isinstance(module, nn.BatchNorm2d) for module in net.modules()) == norm
+
+
+def test_epochs_at_which_all_trainings_diverged_do_not_enter_a_gain():
+    from tangentlab.experiments.natural_gradient._convolutional_claims import gain
+
+    def rows(*losses: float) -> list[dict]:
+        return [{"epoch": epoch, "updates": epoch, "train": loss} for epoch, loss in enumerate(losses)]
+
+    one, other = rows(9.0, 4.0, 4.0, race.DIVERGED), rows(9.0, 2.0, race.DIVERGED, 1.0)
+    assert gain(one, other) == pytest.approx(math.log(2))
+    assert math.isnan(gain(rows(9.0, race.DIVERGED), rows(9.0, 1.0)))

@@ -214,3 +214,16 @@ def test_what_cannot_be_meant_is_refused():
         noisy_labels(6, 3, 1.0)
     with pytest.raises(InputError, match="features"):
         spurious_feature(6, 1, 0.5, 1.0, 7)
+
+
+def test_a_turned_model_solves_the_same_flow_and_spreads_the_labels_over_its_degenerate_modes():
+    from tangentlab.experiments.lazy.quadratic import flow_error
+
+    example = noisy_labels(20, 5, 5.0)
+    model = example.model(1e-2)
+    turned = model.turned(torch.Generator().manual_seed(0))
+    assert torch.allclose(turned.basis @ turned.solution, model.basis @ model.solution)
+    assert torch.allclose(turned.basis.T @ turned.basis, torch.eye(len(turned.mu), dtype=torch.float64))
+    shared = turned.mu == turned.mu[1]
+    assert int((model.solution[shared] > 1e-9).sum()) == 1 and int((turned.solution[shared] > 1e-9).sum()) == 19
+    assert max(flow_error(turned, np.linspace(0, 2, 5), regime) for regime in ("full", "linearized")) < 1e-8

@@ -134,7 +134,7 @@ def preconditions(claims: Sequence[Claim]) -> dict[str, Precondition]:
     for condition in (condition for claim in claims for condition in claim.requires):
         if found.setdefault(condition.id, condition) != condition:
             raise ValueError(f"claim precondition {condition.id}: two different ones have this id")
-    if clash := found.keys() & {claim.id for claim in claims}:
+    if clash := found.keys() & {claim.id for claim in claims if not claim.retired}:
         raise ValueError(f"claim ids are ids of preconditions, too: {', '.join(sorted(clash))}")
     return found
 

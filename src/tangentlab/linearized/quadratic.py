@@ -13,7 +13,7 @@ in the end at ``2 y~_l = 2 mu_l theta*_l``, which does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -63,6 +63,25 @@ class QuadraticModel:
         moving = mu > 0
         solution = torch.where(moving, labels / mu.clamp_min(torch.finfo(mu.dtype).tiny).sqrt(), first)
         return cls(inputs, targets, basis, mu, first, solution)
+
+    def turned(self, generator: torch.Generator) -> QuadraticModel:
+        """The same model in other bases of the eigenspaces of several dimensions, drawn at random (Haar).
+
+        Which basis the squares refer to is a choice there: `of` lets one mode of the eigenspace carry all of its labels. All
+        modes start from the same value in each of these spaces, or the choice would not be free.
+        """
+        basis, solution = self.basis.clone(), self.solution.clone()
+        for value in self.mu[self.mu > 0].unique():
+            place = (self.mu == value).nonzero().flatten()
+            if len(place) < 2:
+                continue
+            turn, upper = torch.linalg.qr(torch.randn(len(place), len(place), generator=generator, dtype=self.mu.dtype))
+            turn = turn * upper.diagonal().sign()
+            along = turn.T @ self.solution[place]
+            signs = torch.where(along < 0, -1.0, 1.0)
+            basis[:, place] = self.basis[:, place] @ turn * signs
+            solution[place] = along * signs
+        return replace(self, basis=basis, solution=solution)
 
     @property
     def correlations(self) -> Tensor:

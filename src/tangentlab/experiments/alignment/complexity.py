@@ -15,7 +15,6 @@ from tangentlab.data import Dataset, label_noise
 from tangentlab.experiments import (
     Batches,
     Chapter,
-    Claim,
     Cost,
     Every,
     Experiment,
@@ -26,12 +25,12 @@ from tangentlab.experiments import (
     experiment,
     train,
 )
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import Row, cross_entropy, image_data, loss_and_accuracy, some_of
 from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.figures.style import PALETTE, band, label, legend_beside, panels
 from tangentlab.models import MLP, VGG
 
-PLACE = "§6.4.3, figure 6.6"
 FLOW, LOGGED, TWO_LAYER = "C", "C between logs", "Neyshabur et al."
 OTHERS = (
     "parameter norm",
@@ -93,35 +92,6 @@ def sweep_panel(axes: Any, results: Results, sweep: str, x: str, names: Sequence
         band(axes, scaled, name, color=color, linestyle="-" if strong else "--", **options)
 
 
-def _claims() -> Iterator[Claim]:
-    for sweep, what, level in (("corruption", "share of random labels", 0.9), ("width", "number of hidden units", 0.5)):
-        for tag in ("C", "neyshabur"):
-            yield Claim(
-                f"6.6-{sweep}-{tag}",
-                f"{'C' if tag == 'C' else 'The measure of Neyshabur et al.'} follows the gap over the {what}.",
-                "rank correlation of the measure and the gap",
-                ">=",
-                level,
-                PLACE,
-            )
-    yield Claim(
-        "6.6-others",
-        "No other measure follows the gap in both sweeps.",
-        "largest over the other measures of the smaller of its two rank correlations with the gap",
-        "<=",
-        0.5,
-        PLACE,
-    )
-    yield Claim(
-        "6.6-variants",
-        "C by steps and C by displacements between logs tell the same (not in the paper; its authors' code uses the second).",
-        "smaller of the two rank correlations of the two forms",
-        ">=",
-        0.8,
-        PLACE,
-    )
-
-
 @experiment
 class ComplexityMnist(Experiment):
     """One hidden layer: sweeps over its width, and over the share of random labels."""
@@ -135,8 +105,8 @@ class ComplexityMnist(Experiment):
         "test accuracy."
     )
     chapter = Chapter.ALIGNMENT
-    place = PLACE + ", left and centre"
-    claims = tuple(_claims())
+    place = "§6.4.2, figure 6.6, left and centre"
+    claims = claims_of("complexity-mnist")
     scales = {
         "smoke": {"data": "digits", "pixels": 8, "images": 200, "test": 100, "widths": (4, 8, 16), "hidden": 8, "cap": 6,
                   "check": 3, "every": 2, "goal": 0.0, "corruptions": (0.0, 0.5, 1.0), "probe": 10, "batch": 50},
@@ -226,25 +196,8 @@ class ComplexityVgg(Experiment):
         "is trained on CIFAR-10 to a small loss."
     )
     chapter = Chapter.ALIGNMENT
-    place = PLACE + ", right"
-    claims = (
-        Claim(
-            "6.6-channels-C",
-            "C follows the gap over the number of channels.",
-            "rank correlation of C and the gap",
-            ">=",
-            0.5,
-            PLACE + ", right",
-        ),
-        Claim(
-            "6.6-channels-fitted",
-            "The networks come to the same small loss.",
-            "largest training loss at the end",
-            "<=",
-            0.1,
-            PLACE + ", right",
-        ),
-    )
+    place = "§6.4.2, figure 6.6, right"
+    claims = claims_of("complexity-vgg")
     scales = {
         "smoke": {"data": "digits", "pixels": 8, "channels": 1, "images": 100, "test": 50, "depth": 11, "bases": (1, 2, 3),
                   "cap": 3, "check": 2, "every": 2, "goal": 0.0, "probe": 5, "batch": 20},

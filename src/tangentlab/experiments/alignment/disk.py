@@ -16,7 +16,6 @@ from tangentlab.errors import NumericsError
 from tangentlab.experiments import (
     Batches,
     Chapter,
-    Claim,
     Cost,
     Experiment,
     Lab,
@@ -25,6 +24,7 @@ from tangentlab.experiments import (
     Training,
     experiment,
 )
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import Row, follow
 from tangentlab.figures.style import DIVERGING, GRAY, PALETTE, band, label, panels, step_axis
 from tangentlab.linalg import lanczos
@@ -34,7 +34,6 @@ from tangentlab.objects.fmat import center_kernel
 RADIUS = (2 / np.pi) ** 0.5
 MODES = 20
 LABEL_MODES = 5
-PLACE = "§6.2.3, figure 6.1"
 
 
 def binary_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
@@ -70,57 +69,8 @@ class DiskEigenfunctions(Experiment):
         "square and decomposed."
     )
     chapter = Chapter.ALIGNMENT
-    place = PLACE + ", B.4"
-    claims = (
-        Claim(
-            "6.1-start",
-            "At the start the spectrum is not steep: the 20th eigenvalue is about 1.5 % of the first, or more.",
-            "λ₂₀/λ₁ of the centred kernel at iteration 0",
-            ">=",
-            0.01,
-            PLACE,
-        ),
-        Claim(
-            "6.1-drop",
-            "Training makes the spectrum steeper (the paper prints 1.5 % to 0.2 %, a factor of 0.13).",
-            "λ₂₀/λ₁ at the end over that at the start",
-            "<=",
-            0.5,
-            PLACE,
-        ),
-        Claim(
-            "6.1-end",
-            "At iteration 2000 the 20th eigenvalue is 0.2 % of the first.",
-            "λ₂₀/λ₁ of the centred kernel at the end",
-            "<=",
-            0.003,
-            PLACE,
-        ),
-        Claim(
-            "6.1-structure",
-            "The class structure appears in the top eigenfunctions.",
-            "growth of the share of the centred labels' energy that lies in the top five eigenfunctions",
-            ">=",
-            0.1,
-            PLACE,
-        ),
-        Claim(
-            "6.1-alignment",
-            "The kernel aligns with the labels.",
-            "growth of the CKA of kernel and labels from the start to the end",
-            ">=",
-            0.0,
-            PLACE,
-        ),
-        Claim(
-            "6.1-learned",
-            "The network learns the disk.",
-            "training accuracy at the end",
-            ">=",
-            0.97,
-            PLACE,
-        ),
-    )
+    place = "§6.2, B.3.1, figure 6.1"
+    claims = claims_of("disk-eigenfunctions")
     scales = {
         "smoke": {"examples": 60, "width": 16, "hidden": 2, "steps": 8, "side": 10, "shown": (0, 8)},
         "paper": {},

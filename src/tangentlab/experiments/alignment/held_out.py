@@ -11,7 +11,6 @@ from torch import nn
 from tangentlab.experiments import (
     Batches,
     Chapter,
-    Claim,
     Cost,
     Experiment,
     Lab,
@@ -21,6 +20,7 @@ from tangentlab.experiments import (
     experiment,
     geometric_steps,
 )
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import (
     Row,
     evaluation,
@@ -39,19 +39,6 @@ NORM_PASSES = 10
 Images = Literal["digits", "mnist", "cifar10"]
 
 
-def _claims() -> Iterator[Claim]:
-    for figure, name in (("B.5", "centred"), ("B.6", "not centred")):
-        for network in NETWORKS:
-            yield Claim(
-                f"{figure}-{network.lower()}",
-                f"The alignment of {network}'s kernel with held-out labels rises ({name}).",
-                "alignment at the end over that at the start",
-                ">=",
-                1.5,
-                f"App. B.4, figure {figure}",
-            )
-
-
 @experiment
 class HeldOutAlignment(Experiment):
     """Alignment on test images along the training of an MLP, a VGG19 and a ResNet18."""
@@ -63,8 +50,8 @@ class HeldOutAlignment(Experiment):
         "held-out data, for all kinds of networks, and without centring as well?"
     )
     chapter = Chapter.ALIGNMENT
-    place = "App. B.4, figures B.5 and B.6"
-    claims = tuple(_claims())
+    place = "B.3.2, figures B.5 and B.6"
+    claims = claims_of("held-out-alignment")
     scales = {
         "smoke": {"digits": "digits", "pictures": "digits", "pixels": 8, "images": 100, "digit_images": 100, "test": 40,
                   "width": 8, "hidden": 2, "depth": 11, "base": 2, "batch": 20, "digit_steps": 6, "steps": 3, "probe": 6,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tangentlab.experiments import Chapter, Claim, Cost, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Cost, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments.alignment._groups import Kind, MixtureSetting, duration, half_rise, steepest
 from tangentlab.figures.curves import Curves
 from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_outside, panels, step_axis
@@ -37,37 +38,7 @@ class EasyDifficult(MixtureSetting):
     )
     chapter = Chapter.ALIGNMENT
     place = "§6.3.4, figure 6.4"
-    claims = tuple(
-        claim
-        for kind, tag in (("random labels", "random"), ("KMNIST", "kmnist"))
-        for claim in (
-            Claim(
-                f"6.4-{tag}-higher",
-                f"The alignment on easy examples rises higher than on difficult ones ({kind}).",
-                "largest CKA on the easy group over that on the difficult group",
-                ">=",
-                1.2,
-                "§6.3.4, figure 6.4",
-            ),
-            Claim(
-                f"6.4-{tag}-faster",
-                f"It rises faster ({kind}).",
-                "step at which the difficult group's CKA comes to half the easy group's rise (or the last) over that group's",
-                ">",
-                1.0,
-                "§6.3.4, figure 6.4",
-            ),
-        )
-    ) + (
-        Claim(
-            "6.4-kmnist-later",
-            "The alignment on KMNIST rises later in training.",
-            "growth of the CKA on the KMNIST group from the step of the easy group's half rise to its largest value",
-            ">=",
-            0.02,
-            "§6.3.4, figure 6.4, right",
-        ),
-    )
+    claims = claims_of("easy-difficult")
     scales = {"smoke": {**_COMMON, "width": 12, "hidden": 2}, "paper": {"ratio": 1.15}}
     seeds = {"smoke": 1, "desk": 3, "paper": 3}
     minutes = {"smoke": 0.1, "desk": 6, "paper": 15}
@@ -139,41 +110,8 @@ class DepthHierarchy(MixtureSetting):
         "with 60 units learn 10,000 digits together with 1,000 digits that carry random labels."
     )
     chapter = Chapter.ALIGNMENT
-    place = "App. B.4, figure B.7"
-    claims = (
-        Claim(
-            "B.7-later",
-            "In deeper networks the alignment starts later.",
-            "step of half the rise on the easy group, deepest over shallowest network",
-            ">=",
-            1.3,
-            "figure B.7",
-        ),
-        Claim(
-            "B.7-faster",
-            "Once it starts it rises faster.",
-            "largest slope of the easy group's CKA against the logarithm of the step, deepest over shallowest",
-            ">=",
-            1.2,
-            "figure B.7",
-        ),
-        Claim(
-            "B.7-ratio",
-            "The largest ratio of easy to difficult alignment is larger.",
-            "largest ratio, deepest over shallowest",
-            ">=",
-            1.2,
-            "figure B.7",
-        ),
-        Claim(
-            "B.7-shorter",
-            "The ratio is high for fewer iterations.",
-            "steps during which the ratio is above the middle of its start and its largest value, deepest over shallowest",
-            "<=",
-            1.0,
-            "figure B.7",
-        ),
-    )
+    place = "§6.3.5, B.3.3, figure B.7"
+    claims = claims_of("depth-hierarchy")
     scales = {"smoke": {**_COMMON, "width": 12, "depths": (1, 3)}, "paper": {"ratio": 1.15}}
     seeds = {"smoke": 1, "desk": 3, "paper": 3}
     minutes = {"smoke": 0.1, "desk": 20, "paper": 60}

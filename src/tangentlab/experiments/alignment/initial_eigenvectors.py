@@ -9,12 +9,11 @@ import torch
 
 from tangentlab import NTK
 from tangentlab.alignment import fourier_power, kernel_modes
-from tangentlab.experiments import Chapter, Claim, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.figures.style import PALETTE, heatmap, label, legend_below, panels
 from tangentlab.models import MLP
-
-PLACE = "App. B.3, figure B.2"
 
 
 @experiment
@@ -29,33 +28,8 @@ class InitialEigenvectors(Experiment):
         "does their frequency grow as their eigenvalue falls?"
     )
     chapter = Chapter.ALIGNMENT
-    place = PLACE
-    claims = (
-        Claim(
-            "B.2-order",
-            "The frequency increases with the rank of the eigenvector.",
-            "rank correlation of index and main frequency, over the first half of the eigenvectors",
-            ">=",
-            0.9,
-            PLACE,
-        ),
-        Claim(
-            "B.2-pure",
-            "The first half are nearly pure Fourier modes.",
-            "mean share of the two neighbouring frequencies that hold most, over the first half of the eigenvectors",
-            ">=",
-            0.5,
-            PLACE,
-        ),
-        Claim(
-            "B.2-per-mille",
-            "λ₁₀/λ₁ is some per mille (one version of the text prints 4 ‰, the other 4 %).",
-            "λ₁₀/λ₁ of the centred kernel",
-            "<=",
-            0.02,
-            PLACE,
-        ),
-    )
+    place = "B.1.5.2, figure B.2"
+    claims = claims_of("initial-eigenvectors")
     scales = {"smoke": {"points": 20, "width": 16, "hidden": 2}, "paper": {}}
     seeds = {"smoke": 1, "desk": 3, "paper": 3}
     minutes = {"smoke": 0.1, "desk": 0.2, "paper": 0.2}

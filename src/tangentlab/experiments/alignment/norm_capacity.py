@@ -11,11 +11,11 @@ from torch import Tensor
 
 from tangentlab.alignment import interpolant_capacity, optimal_rescaling
 from tangentlab.errors import InputError
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.figures.style import PALETTE, band, label, legend_below, panels
 
-PLACE = "App. B.2.5, figure B.3"
 LEAST_SHARE = 0.1
 """Share that the rarer label must have: with one label only, there is nothing to generalize."""
 MOST_DRAWS = 100
@@ -65,49 +65,8 @@ class NormCapacity(Experiment):
         "bounds: that of the l2 norm, and that of the norm which makes the bound least."
     )
     chapter = Chapter.ALIGNMENT
-    place = PLACE
-    claims = (
-        Claim(
-            "B.3-error",
-            "With the kernel's anisotropy the interpolants generalize.",
-            "test error at the largest c",
-            "<=",
-            0.1,
-            PLACE,
-        ),
-        Claim(
-            "B.3-loose",
-            "Towards c = 1 the bound of the l2 norm becomes loose although the error falls.",
-            "l2 bound at the largest c over its least value over c",
-            ">=",
-            1.3,
-            PLACE,
-        ),
-        Claim(
-            "B.3-optimal",
-            "The optimized bound follows the test error.",
-            "rank correlation of the optimized bound and the test error over c",
-            ">=",
-            0.5,
-            PLACE,
-        ),
-        Claim(
-            "B.3-better",
-            "It follows the error better than the l2 bound does.",
-            "rank correlation of the optimized bound with the error, minus that of the l2 bound",
-            ">=",
-            0.2,
-            PLACE,
-        ),
-        Claim(
-            "B.3-scatter",
-            "The solutions scatter anisotropically as c grows.",
-            "spread of the solutions along the 10th direction over that along the first, at the largest c over c = 0",
-            ">=",
-            2.0,
-            PLACE,
-        ),
-    )
+    place = "B.2.5, figure B.3"
+    claims = claims_of("norm-capacity")
     scales = {"smoke": {"points": 60, "subsamples": 4, "examples": 10, "bends": (0.0, 0.5, 0.9)}, "paper": {}}
     seeds = {"smoke": 1, "desk": 3, "paper": 3}
     minutes = {"smoke": 0.1, "desk": 2, "paper": 2}

@@ -10,10 +10,10 @@ from torch import Generator, Tensor
 
 from tangentlab.alignment import supernat_descent
 from tangentlab.errors import NumericsError
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.figures.style import PALETTE, band, label, legend_below, panels, step_axis
 
-PLACE = "§6.4.2, figure 6.5"
 Normalization = Literal["fixed", "trace", "max", "none"]
 RUNS: tuple[tuple[Normalization, str], ...] = (
     ("none", "gradient descent"),
@@ -47,42 +47,8 @@ class SuperNat(Experiment):
         "the algorithm leaves open?"
     )
     chapter = Chapter.ALIGNMENT
-    place = PLACE
-    claims = (
-        Claim(
-            "6.5-better",
-            "SuperNat generalizes better than gradient descent.",
-            "final test error of SuperNat with one fixed rate over that of gradient descent",
-            "<=",
-            0.5,
-            PLACE,
-        ),
-        Claim(
-            "6.5-freeze",
-            "Noise directions slow down and freeze.",
-            "rise of SuperNat's test error from its least value to the end, over that of gradient descent",
-            "<=",
-            0.5,
-            PLACE,
-        ),
-        Claim(
-            "6.5-constants",
-            "A rate that is renormalized at every step does not freeze them (not in the paper, which leaves it open).",
-            "final test error with the trace kept over that of gradient descent",
-            ">=",
-            0.8,
-            PLACE,
-            ("smoke", "desk", "paper"),
-        ),
-        Claim(
-            "6.5-on-the-way",
-            "Along the way the renormalized algorithm has been better, too (not in the paper).",
-            "least value along the way of the mean test error over draws, with the trace kept over that of gradient descent",
-            "<=",
-            1.0,
-            PLACE,
-        ),
-    )
+    place = "§6.4.1.2, figure 6.5"
+    claims = claims_of("supernat")
     scales = {"smoke": {"steps": 1000, "repeats": 2, "sweep": (1.0, 2.0)}, "paper": {}}
     seeds = {"smoke": 1, "desk": 3, "paper": 3}
     minutes = {"smoke": 0.1, "desk": 1, "paper": 1}

@@ -16,7 +16,6 @@ from tangentlab.experiments import (
     At,
     Batches,
     Chapter,
-    Claim,
     Cost,
     Experiment,
     Lab,
@@ -27,13 +26,11 @@ from tangentlab.experiments import (
     geometric_steps,
     train,
 )
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import cross_entropy, image_data, loss_and_accuracy, some_of
 from tangentlab.figures.style import PALETTE, band, label, legend_below, panels
 from tangentlab.kernels import predict, ridge_dual
 from tangentlab.models import VGG
-
-DIRECTIONS = "App. B.3, figure B.1"
-CONTEXT = "prologue of chapter 6"
 
 
 def kernel_regression(model: nn.Module, data: Dataset, test: Dataset, penalty: float) -> float:
@@ -63,49 +60,8 @@ class TrainedKernel(Experiment):
         "kernel generalizes better than one on the initial kernel."
     )
     chapter = Chapter.ALIGNMENT
-    place = DIRECTIONS + "; " + CONTEXT
-    claims = (
-        Claim(
-            "B.1-random",
-            "Random directions have almost no effect.",
-            "mean change of the outputs along random directions over that along the first singular vector",
-            "<=",
-            0.1,
-            DIRECTIONS,
-        ),
-        Claim(
-            "B.1-top",
-            "The top singular vectors have one.",
-            "mean change along the 50 top singular vectors over that along random directions",
-            ">=",
-            5,
-            DIRECTIONS,
-        ),
-        Claim(
-            "B.1-few",
-            "Only few of them.",
-            "change along the last of the top directions over that along the first",
-            "<=",
-            0.3,
-            DIRECTIONS,
-        ),
-        Claim(
-            "context-velocity",
-            "The kernel changes fast in a first phase and is then nearly frozen.",
-            "kernel distance per step from 60 % of the training on, over that in its first tenth",
-            "<=",
-            0.1,
-            CONTEXT,
-        ),
-        Claim(
-            "context-after-kernel",
-            "A linear model on the final kernel generalizes better than on the initial one.",
-            "test accuracy of kernel regression, final minus initial kernel",
-            ">=",
-            0.02,
-            CONTEXT,
-        ),
-    )
+    place = "B.1.4, figure B.1; prologue of chapter 6"
+    claims = claims_of("trained-kernel")
     scales = {
         "smoke": {"data": "digits", "pixels": 8, "channels": 1, "images": 100, "test": 40, "base": 2, "batch": 20,
                   "steps": 10, "probe": 8, "examples": 20, "directions": 5, "ratio": 2.0},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from tangentlab.data import Dataset, label_noise
 from tangentlab.experiments import (
     Batches,
     Chapter,
-    Claim,
     Cost,
     Experiment,
     Lab,
@@ -25,58 +24,12 @@ from tangentlab.experiments import (
     geometric_steps,
     train,
 )
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import Points, Row, cross_entropy, image_data, loss_and_accuracy, some_of
 from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.alignment import _vgg_figures as figures
 from tangentlab.experiments.alignment._kernels import kernel_rows
 from tangentlab.models import VGG
-
-SPECTRUM, ALIGNMENT, LOWER = "§6.3.2, figure 6.2", "§6.3.3, figure 6.3", "App. B.4, figure B.8"
-
-
-def _claim(id: str, sentence: str, measured: str, relation: Any, threshold: float, place: str) -> Claim:
-    return Claim(id, sentence, measured, relation, threshold, place)
-
-
-_CLAIMS = (
-    _claim("6.2-max", "The largest eigenvalue grows by more than two orders of magnitude.",
-           "largest eigenvalue of the train kernel, end over start, clean labels", ">=", 100, SPECTRUM),
-    _claim("6.2-mean", "So does the mean eigenvalue.",
-           "mean eigenvalue of the train kernel, end over start, clean labels", ">=", 100, SPECTRUM),
-    _claim("6.2-larger-faster", "Larger eigenvalues grow faster.",
-           "growth of the largest over growth of the median eigenvalue, clean labels", ">=", 2, SPECTRUM),
-    _claim("6.2-erank-clean", "The effective rank falls below 10 % of its initial value with clean labels.",
-           "least effective rank of the train kernel over the initial one", "<=", 0.1, SPECTRUM),
-    _claim("6.2-erank-noise", "Below 20 % with half of the labels random.",
-           "least effective rank of the train kernel over the initial one", "<=", 0.2, SPECTRUM),
-    _claim("6.2-T40", "The 40 largest of 1000 eigenvalues hold more than 70 % of the trace.",
-           "largest T₄₀ of the train kernel, clean labels", ">=", 0.7, SPECTRUM),
-    _claim("6.2-alike", "Train and test kernels are alike.",
-           "mean relative difference of their effective ranks, clean labels", "<=", 0.25, SPECTRUM),
-    _claim("6.2-anticorrelated", "With noisy labels the effective rank is low while test accuracy is high.",
-           "rank correlation of the train kernel's effective rank and the test accuracy", "<=", -0.3, SPECTRUM),
-    _claim("6.2-overfitting", "It rises again when overfitting starts.",
-           "effective rank of the train kernel at the end over its least value, noisy labels", ">=", 1.2, SPECTRUM),
-    _claim("6.3-rise", "The alignment with the labels rises.",
-           "CKA of the train kernel, largest minus initial, clean labels", ">=", 0.1, ALIGNMENT),
-    _claim("6.3-test-above", "With noisy labels the test CKA is far above the train CKA in the learning phase.",
-           "test CKA over train CKA at the best test accuracy", ">=", 1.2, ALIGNMENT),
-    _claim("6.3-layers", "Several intermediate layers exceed 0.5.",
-           "third highest CKA of a layer's train kernel at any time, clean labels", ">=", 0.5, ALIGNMENT),
-    _claim("6.3-top", "The very top layer is relatively low.",
-           "CKA of the last layer over that of the best layer at the end, train kernel, clean labels", "<=", 0.8, ALIGNMENT),
-    _claim("6.3-peak", "With noise the CKA peaks when the test accuracy does.",
-           "test accuracy at the peak of the test CKA over the best test accuracy", ">=", 0.9, ALIGNMENT),
-    _claim("B.8-drop", "With a lower learning rate the effective rank drops early, too.",
-           "least effective rank of the train kernel over the initial one, clean labels, lower rate", "<=", 0.5, LOWER),
-    _claim("B.8-higher", "But to about three times the value.",
-           "least effective rank with the lower rate over that with the higher rate, clean labels", ">=", 1.5, LOWER),
-    _claim("6.2-fitted", "The network fits the clean labels.",
-           "training accuracy at the end, clean labels", ">=", 0.9, SPECTRUM),
-    _claim("6.2-default", "From PyTorch's default initialization the loss stays at that of equal probabilities for long.",
-           "distance of the training loss from log 10 after an eighth of the updates [nats]", "<=", 0.01,
-           "choice of the initialization"),
-)  # fmt: skip
 
 
 @experiment
@@ -93,7 +46,7 @@ class VGGAlignment(Experiment):
     )
     chapter = Chapter.ALIGNMENT
     place = "§6.3.2, §6.3.3, figures 6.2, 6.3, B.8"
-    claims = _CLAIMS
+    claims = claims_of("vgg-alignment")
     scales = {
         "smoke": {"data": "digits", "pixels": 8, "channels": 1, "images": 100, "depth": 11, "base": 2, "batch": 20,
                   "steps": 4, "probe": 6, "test": 40, "ratio": 4.0, "default_steps": 2},

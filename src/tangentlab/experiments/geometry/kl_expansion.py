@@ -18,7 +18,6 @@ from tangentlab.data import Dataset, standardize
 from tangentlab.experiments import (
     Batches,
     Chapter,
-    Claim,
     Cost,
     Experiment,
     Lab,
@@ -28,7 +27,8 @@ from tangentlab.experiments import (
     experiment,
     train,
 )
-from tangentlab.experiments.geometry.parameter_distance import EVERY_SCALE, normal_kl
+from tangentlab.experiments._claims import claims_of
+from tangentlab.experiments.geometry.parameter_distance import normal_kl
 from tangentlab.figures.style import GRAY, PALETTE, label, legend_beside, panels, quantity
 
 Array = NDArray[Any]
@@ -110,19 +110,6 @@ LABELS = {
     "network-trained": "network, trained",
     "regression-network": "regression network",
 }
-_ORDER = "|slope − 3| of log remainder against log step"
-
-
-def _order_claim(family: str) -> Claim:
-    return Claim(
-        f"t9-order-{family}",
-        f"KL = ½ δwᵀFδw up to a remainder of third order: {LABELS[family]}.",
-        f"{_ORDER}, root mean square over directions",
-        "<=",
-        0.1,
-        "eq. 2.4.12; also 4.2.4",
-        EVERY_SCALE,
-    )
 
 
 @experiment
@@ -140,36 +127,7 @@ class KLExpansion(Experiment):
     )
     chapter = Chapter.GEOMETRY
     place = "§2.4, eq. 2.4.12"
-    claims = (
-        *(_order_claim(family) for family in FAMILIES),
-        Claim(
-            "t9-swapped",
-            "To second order it does not matter which of the two distributions comes first.",
-            f"largest {_ORDER}, where the remainder is KL(p‖q) − KL(q‖p), over the softmax and normal families",
-            "<=",
-            0.1,
-            "eq. 4.2.4",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "t9-relative",
-            "The quadratic form is accurate for small steps: the relative error vanishes.",
-            "largest relative error at the smallest step, over all families and directions",
-            "<=",
-            0.01,
-            "eq. 2.4.12",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "t9-normal-fisher",
-            "The Fisher matrix of N(μ, v) is diag(1/v, 1/(2v²)).",
-            "largest difference from the integral of the outer product of scores",
-            "<=",
-            1e-10,
-            "§2.4.1",
-            EVERY_SCALE,
-        ),
-    )
+    claims = claims_of("kl-expansion")
     scales = {"smoke": {"examples": 40, "width": 6, "directions": 6, "steps": 7, "updates": 20}}
     seeds = {"smoke": 1, "desk": 3, "paper": 3}
     minutes = {"smoke": 0.1, "desk": 0.5, "paper": 0.5}

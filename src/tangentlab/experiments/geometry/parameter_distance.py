@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.figures.style import GRAY, PALETTE, label, legend_below, panels, quantity
 
-EVERY_SCALE = ("smoke", "desk", "paper")
 SMALL_VARIANCE = 1 - math.sqrt(3 / 4)
 NORMALS = {"A": (0.0, 1.0), "B": (0.0, 2.0), "C": (-0.5, SMALL_VARIANCE), "D": (0.5, SMALL_VARIANCE)}
 PAIRS = ("AB", "CD")
@@ -57,62 +57,8 @@ class ParameterDistance(Experiment):
     )
     chapter = Chapter.GEOMETRY
     place = "§2.4.1, figure 2.1"
-    claims = (
-        Claim(
-            "2.1-equal-parameters",
-            "A, B and C, D are equally far apart in the space of parameters: both distances are 1.",
-            "largest deviation of the two distances from 1",
-            "<=",
-            1e-12,
-            "§2.4.1, figure 2.1",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "2.1-near",
-            "A and B are nearly the same function: their 95 % intervals mostly overlap.",
-            "intersection over union of the two intervals",
-            ">=",
-            0.5,
-            "§2.4.1, figure 2.1",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "2.1-far",
-            "C and D are very different functions: their 95 % intervals barely overlap.",
-            "intersection over union of the two intervals",
-            "<=",
-            0.25,
-            "§2.4.1, figure 2.1",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "2.1-kl-ratio",
-            "The divergence between C and D is of another order than that between A and B.",
-            "KL(C‖D) over the larger of KL(A‖B) and KL(B‖A)",
-            ">=",
-            10,
-            "§2.4.1, figure 2.1",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "2.1-fisher-rao",
-            "The length of a path measured by the Fisher metric tells the two pairs apart.",
-            "Fisher-Rao distance of C, D over that of A, B",
-            ">=",
-            3,
-            "§2.4.1, eq. 2.4.11",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "2.1-closed-form",
-            "The closed form of the divergence agrees with its integral.",
-            "largest difference over the three divergences [nats]",
-            "<=",
-            1e-8,
-            "§2.4.1, KL = 0.09657, 0.15343 and 3.73205",
-            EVERY_SCALE,
-        ),
-    )
+    claims = claims_of("parameter-distance")
+    random = False
     scales = {"smoke": {"sweep": 5, "quadrature": 20001}}
     minutes = {"smoke": 0.1, "desk": 0.1, "paper": 0.1}
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from tangentlab.data import Dataset, cache_folder, downscale, standardize
 from tangentlab.data.places import Search
 from tangentlab.errors import DataFileError
-from tangentlab.experiments import Chapter, Claim, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import Row, for_trial, some_of
 from tangentlab.experiments.lazy import _race_figures as figures
 from tangentlab.experiments.lazy._race import (
@@ -25,59 +26,12 @@ from tangentlab.experiments.lazy._race import (
     levels_of,
 )
 from tangentlab.experiments.lazy._setting import FULL, SHORT, TwoAlphas
-from tangentlab.experiments.lazy.label_noise import measure_metrics, metric_claims
+from tangentlab.experiments.lazy.label_noise import measure_metrics
 from tangentlab.figures.style import INK, band
 from tangentlab.linearized import ConsistencyRecipe, Groups, consistency_scores, read_c_scores, score_groups
 
 PROGRESS = "loss train"
 SCORE_FILE = "cifar10-cscores-orig-order.npz"
-
-
-def score_claims(prefix: str, place: str) -> tuple[Claim, ...]:
-    """The claims of the comparison, the same for every architecture."""
-    return (
-        Claim(
-            f"{prefix}-easy-first",
-            "Examples with high C-scores are learned first in both regimes.",
-            "smallest loss of the hardest tenth minus that of the easiest, over both trainings and levels of progress [nats]",
-            ">",
-            0.0,
-            place,
-        ),
-        Claim(
-            f"{prefix}-spread",
-            "The spread between easy and hard examples is larger in the non-linear training.",
-            "mean difference of the spreads of losses at equal training loss, alpha = 1 minus alpha = 100 [nats]",
-            ">",
-            0.0,
-            place,
-        ),
-        Claim(
-            f"{prefix}-easiest",
-            "At equal training loss the easiest tenth is learned better by the non-linear training.",
-            "mean difference of its losses at equal training loss, alpha = 1 minus alpha = 100 [nats]",
-            "<",
-            0.0,
-            f"{place}, figure C.5",
-        ),
-        Claim(
-            f"{prefix}-hardest",
-            "At equal training loss the hardest tenth is learned better by the nearly linear training.",
-            "mean difference of its losses at equal training loss, alpha = 1 minus alpha = 100 [nats]",
-            ">",
-            0.0,
-            f"{place}, figure C.5",
-        ),
-        Claim(
-            f"{prefix}-accuracy-spread",
-            "The accuracies of easy and hard examples are more spread in the non-linear training.",
-            "mean difference of the spreads of accuracies at equal training loss, alpha = 1 minus alpha = 100",
-            ">",
-            0.0,
-            f"{place}, figure C.6",
-        ),
-        *metric_claims(prefix, place),
-    )
 
 
 @experiment
@@ -95,7 +49,7 @@ class LazyCScores(TwoAlphas):
     chapter = Chapter.LAZY
     place = "§5.3.2, figures 5.2 (top), C.2, C.5 and C.6 (right)"
     prefix: ClassVar[str] = "5.2-scores"
-    claims = score_claims("5.2-scores", "§5.3.2.1, figure 5.2")
+    claims = claims_of("lazy-c-scores")
     scales = {
         "smoke": {**SHORT, "scored": 180, "networks": 30, "epochs": 1},
         "paper": {**FULL, "images": 40_000, "scores": "file", "scored": 50_000},
@@ -220,9 +174,9 @@ class LazyCScoresVGG(LazyCScores):
 
     name = "lazy-c-scores-vgg"
     title = "Feature learning learns easy examples first: VGG11"
-    place = "appendix C, figure C.4"
+    place = "C.6, figure C.4"
     prefix: ClassVar[str] = "C.4-scores"
-    claims = score_claims("C.4-scores", "appendix C, figure C.4")
+    claims = claims_of("lazy-c-scores-vgg")
     notes = {
         "desk": LazyCScores.notes["desk"].replace("ResNet18", "VGG11")
         + " Its initial outputs are large: trainings are "

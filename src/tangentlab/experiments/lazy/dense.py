@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.lazy._quadratic_figures import (
     REGIMES,
@@ -23,7 +24,6 @@ from tangentlab.linearized import AlphaModel, at_progress
 from tangentlab.linearized.quadratic import Regime
 from tangentlab.linearized.quadratic_examples import QuadraticExample, noisy_labels, reversed_order, spurious_feature
 
-SECTION = "appendix C.7, figure C.9"
 ALPHAS: dict[Regime, float] = {"full": 0.1, "linearized": 10.0}
 UPDATES: dict[str, dict[Regime, int]] = {
     "order-figure": {"full": 150, "linearized": 4_000},
@@ -67,57 +67,8 @@ class DenseRegimes(Experiment):
         "alpha = 10, which nearly does not, from the same random starts."
     )
     chapter = Chapter.LAZY
-    place = SECTION
-    claims = (
-        Claim(
-            "C.9-order",
-            "In the first example the two regimes learn the examples in opposite orders, as in the solved model.",
-            "largest rank correlation of the times at which examples are half learnt, over eigenvalues and variants",
-            "<=",
-            -0.8,
-            SECTION,
-        ),
-        Claim(
-            "C.9-noise",
-            "At equal loss on clean examples, networks that learn features have learnt less of the wrong labels.",
-            "loss on noisy examples, alpha = 0.1 minus 10, when the clean loss is 0.1 (n = 20, q = 3, eta = 2)",
-            ">=",
-            0.1,
-            SECTION,
-        ),
-        Claim(
-            "C.9-noise-figure",
-            "With the numbers of the published figure, too, they have learnt less of the wrong labels.",
-            "the same with n = 20, q = 5, eta = 5",
-            ">",
-            0.0,
-            SECTION,
-        ),
-        Claim(
-            "C.9-spurious",
-            "At equal total loss, they have fitted the majority more and the minority less.",
-            "minority minus majority loss at total loss 0.3, alpha = 0.1 minus 10 (n = 20, q = 4, eta = .5, lambda = .3)",
-            ">=",
-            0.1,
-            SECTION,
-        ),
-        Claim(
-            "C.9-spurious-figure",
-            "With the numbers of the published figure, too, they have fitted the minority less.",
-            "the same with n = 20, q = 5, eta = 10, lambda = 1",
-            ">",
-            0.0,
-            SECTION,
-        ),
-        Claim(
-            "C.9-lazy",
-            "With alpha = 10 the networks keep the kernel of their start, with alpha = 0.1 they do not.",
-            "largest ratio over data sets of 1 - alignment of the tangent kernels of start and end, alpha = 10 over 0.1",
-            "<=",
-            0.1,
-            SECTION,
-        ),
-    )
+    place = "C.7, figure C.9"
+    claims = claims_of("dense-regimes")
     scales = {"smoke": {"runs": 3, "share": 0.01}}
     seeds = {"desk": 3, "paper": 3}
     minutes = {"smoke": 0.1, "desk": 4, "paper": 4}
@@ -179,7 +130,7 @@ class DenseRegimes(Experiment):
             if np.isnan(values).any():
                 lab.not_tested(claim.id, "a training never came to the progress at which it is compared")
             else:
-                lab.measure(claim.id, max(values) if claim.relation == "<=" else min(values))
+                lab.measure(claim.id, max(values) if claim.relation in ("<=", "<") else min(values))
 
     def _start(self, lab: Lab, name: str, example: QuadraticExample) -> DensePairs:
         """Networks at their start, without the weights of inputs that are 0 in all examples: these never matter."""

@@ -7,90 +7,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from tangentlab.experiments import Chapter, Claim, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import Row
 from tangentlab.experiments.lazy import _race_figures as figures
 from tangentlab.experiments.lazy._race import METRICS, Array, at_levels, begun, column, levels_of
 from tangentlab.experiments.lazy._setting import CLEAN, FULL, NOISY, SHORT, TEST, TwoAlphas
-
-LINEAR = 0.9
-
-
-def noise_claims(prefix: str, place: str) -> tuple[Claim, ...]:
-    """The claims of the comparison, the same for every architecture."""
-    return (
-        Claim(
-            f"{prefix}-rise",
-            "In a first phase the loss on noisy examples increases.",
-            "highest loss on noisy examples minus that at the start, the smaller of both trainings [nats]",
-            ">",
-            0.05,
-            place,
-        ),
-        Claim(
-            f"{prefix}-memorization",
-            "Memorization starts later in the non-linear training, in terms of the loss on clean examples.",
-            "clean loss at which the noisy loss is highest, alpha = 100 minus alpha = 1 [nats]",
-            ">",
-            0.0,
-            place,
-        ),
-        Claim(
-            f"{prefix}-noisy-loss",
-            "At equal clean loss the noisy loss stays higher in the non-linear training.",
-            "mean difference of noisy losses at equal clean loss, alpha = 1 minus alpha = 100 [nats]",
-            ">",
-            0.0,
-            place,
-        ),
-        Claim(
-            f"{prefix}-test-loss",
-            "The best test loss is lower in the non-linear training.",
-            "best test loss, alpha = 100 minus alpha = 1 [nats]",
-            ">",
-            0.0,
-            place,
-        ),
-        Claim(
-            f"{prefix}-noisy-accuracy",
-            "Noisy labels are memorized later in the non-linear training.",
-            "mean difference of the accuracy on noisy labels at equal clean loss, alpha = 1 minus alpha = 100",
-            "<",
-            0.0,
-            place,
-        ),
-        Claim(
-            f"{prefix}-test-accuracy",
-            "The best test accuracy is higher in the non-linear training.",
-            "best test accuracy, alpha = 1 minus alpha = 100",
-            ">",
-            0.0,
-            place,
-        ),
-        *metric_claims(prefix, place),
-    )
-
-
-def metric_claims(prefix: str, place: str) -> tuple[Claim, ...]:
-    """What the linearity metrics must show."""
-    return (
-        Claim(
-            f"{prefix}-lazy-metrics",
-            "The linearity metrics stay near 1 with alpha = 100.",
-            "smallest of the three metrics along the training with alpha = 100",
-            ">=",
-            LINEAR,
-            place,
-        ),
-        Claim(
-            f"{prefix}-rich-metrics",
-            "They fall with alpha = 1.",
-            "largest of the three metrics at the end of the training with alpha = 1",
-            "<=",
-            LINEAR,
-            place,
-        ),
-    )
 
 
 def measure_metrics(lab: Lab, prefix: str, rich: list[Row], lazy: list[Row]) -> None:
@@ -114,7 +36,7 @@ class LazyLabelNoise(TwoAlphas):
     chapter = Chapter.LAZY
     place = "§5.3.2, figures 5.2 (bottom), C.2 and C.6 (left)"
     prefix: ClassVar[str] = "5.2-noise"
-    claims = noise_claims("5.2-noise", "§5.3.2.2, figures 5.2 and C.6")
+    claims = claims_of("lazy-label-noise")
     scales = {"smoke": SHORT, "paper": FULL}
     seeds = {"desk": 3, "paper": 1}
     minutes = {"smoke": 0.2, "desk": 40, "paper": 100_000}
@@ -192,9 +114,9 @@ class LazyLabelNoiseVGG(LazyLabelNoise):
 
     name = "lazy-label-noise-vgg"
     title = "Feature learning postpones the noise: VGG11"
-    place = "appendix C, figure C.3"
+    place = "C.6, figure C.3"
     prefix: ClassVar[str] = "C.3-noise"
-    claims = noise_claims("C.3-noise", "appendix C, figure C.3")
+    claims = claims_of("lazy-label-noise-vgg")
     notes = {
         "desk": "VGG11 with 16 to 128 channels without normalization on 2,500 CIFAR-10 images of 16 x 16 pixels. Its initial "
         "outputs are large: trainings are compared from a loss of 2.42 on, 1.05 times that of equal probabilities.",

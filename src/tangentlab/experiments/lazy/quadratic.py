@@ -10,14 +10,15 @@ import torch
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.lazy._quadratic_figures import REGIMES, equal_progress, gap, over_time
 from tangentlab.linearized.quadratic import QuadraticModel, Regime
 from tangentlab.linearized.quadratic_examples import QuadraticExample, noisy_labels, reversed_order, spurious_feature
 
 Array = NDArray[Any]
-EVERY_SCALE = ("smoke", "desk", "paper")
+BASES = 100
 
 
 def flow_error(model: QuadraticModel, times: Array, regime: Regime) -> float:
@@ -53,77 +54,15 @@ class QuadraticRegimes(Experiment):
     )
     chapter = Chapter.LAZY
     place = "§5.4, figure 5.4"
-    claims = (
-        Claim(
-            "5.4-closed-form",
-            "The formulas solve the training of the model, in both regimes.",
-            "largest distance of the parameters from a numerical solution, over the data sets and regimes",
-            "<=",
-            1e-8,
-            "proposition 5.4.1",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "5.4-reversal",
-            "In the first example the two regimes learn the examples in opposite orders.",
-            "largest rank correlation of half-times in the two regimes, over both choices of eigenvalues",
-            "<=",
-            -0.999,
-            "§5.4.4, example 1",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "5.4-noise",
-            "At equal loss on clean examples, the full model has learnt less of the wrong labels.",
-            "loss on noisy examples, full minus linearized, when the clean loss is 0.1 (n = 20, q = 3, eta = 2)",
-            ">=",
-            0.1,
-            "§5.4.4, example 2",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "5.4-noise-figure",
-            "With the numbers of the published figure, too, it has learnt less of the wrong labels.",
-            "the same with n = 20, q = 5, eta = 5, sigma = 0.001",
-            ">",
-            0.0,
-            "figure 5.4, middle",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "5.4-spurious",
-            "At equal total loss, the full model has fitted the majority more and the minority less.",
-            "minority minus majority loss at total loss 0.3, full minus linearized (n = 20, q = 4, eta = .5, lambda = .3)",
-            ">=",
-            0.1,
-            "§5.4.4, example 3",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "5.4-spurious-figure",
-            "With the numbers of the published figure, too, it has fitted the minority less.",
-            "the same with n = 20, q = 5, eta = 10, lambda = 1",
-            ">",
-            0.0,
-            "figure 5.4, right",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "5.4-sequence",
-            "From smaller starts the full model learns its modes one after the other.",
-            "share of a mode with 0.7 of the correlation when the other has converged, at sigma = 1e-12 over 1e-3",
-            "<=",
-            0.1,
-            "§5.4.3, claim 2",
-            EVERY_SCALE,
-        ),
-    )
+    claims = claims_of("quadratic-regimes")
     scales = {"smoke": {"points": 60}}
+    seeds = {"desk": 3, "paper": 3}
     minutes = {"smoke": 0.1, "desk": 0.1, "paper": 0.1}
     notes = {
         "desk": "rates, convergence times and exponents are those that solve the equations: the printed rate of the "
         "linearized model lacks a factor 2, and the printed exponents of claim 2 are twice too large. With the figure's "
-        "eta = 5 the mode of the wrong labels has a larger correlation (19.4) than the shared one (15.0), and comes first."
+        "eta = 5 the curves of the figure, in whose basis one mode carries all wrong labels, show them first: its correlation "
+        "(19.4) is larger than the shared one (15.0). Claims are judged in random bases of the degenerate modes."
     }
 
     points: int = 400
@@ -155,7 +94,7 @@ class QuadraticRegimes(Experiment):
                 halves = [self._half_times(model, regime) for regime in REGIMES]
                 orders.append(rank_correlation(*halves))
             else:
-                gaps[name] = gap(name, curves)
+                gaps[name] = self._noise(lab, example, model) if name.startswith("noise") else gap(name, curves)
             short = float(model.convergence_times(0.05, "full").nan_to_num(0, 0, 0).clamp_max(50.0).max())
             span = np.linspace(0, min(short, 20.0), 5)
             error = max(error, *(flow_error(model, span, regime) for regime in REGIMES))
@@ -177,6 +116,22 @@ class QuadraticRegimes(Experiment):
         curves |= {group: value.numpy() for group, value in example.group_losses(losses).items()}
         lab.save_array(f"{name}-{regime}", np.stack([curves["time"], *(curves[group] for group in example.groups)]))
         return curves
+
+    @staticmethod
+    def _noise(lab: Lab, example: QuadraticExample, model: QuadraticModel) -> float:
+        """How much less of the wrong labels the full model has learnt, median over bases of the degenerate modes."""
+        found = []
+        for draw in range(BASES):
+            turned = model.turned(lab.generator("basis", draw))
+            curves: dict[Regime, dict[str, Array]] = {}
+            for regime in REGIMES:
+                last = float(turned.convergence_times(1e-3, regime)[turned.solution > 1e-3].max())
+                times = torch.logspace(-7, 0, 1_000, dtype=torch.float64) * last
+                curves[regime] = {
+                    key: value.numpy() for key, value in example.group_losses(turned.losses(times, regime)).items()
+                }
+            found.append(gap("noise", curves))
+        return float(np.median(found))
 
     @staticmethod
     def _half_times(model: QuadraticModel, regime: Regime) -> list[float]:

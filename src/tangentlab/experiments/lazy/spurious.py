@@ -13,7 +13,6 @@ from tangentlab.data import Dataset, only_classes
 from tangentlab.experiments import (
     Batches,
     Chapter,
-    Claim,
     Cost,
     Lab,
     Picture,
@@ -21,6 +20,7 @@ from tangentlab.experiments import (
     experiment,
     train,
 )
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import Row, cross_entropy, for_trial, image_data
 from tangentlab.experiments.lazy._cue_race import (
     CueSetting,
@@ -38,11 +38,6 @@ from tangentlab.linearized import add_corner_patch
 from tangentlab.models import ResNet18
 
 STARTS = {"scratch": "random start, no norms", "pretrained": "pretrained, frozen norms"}
-SECTION = "§5.3.3, figure 5.3"
-
-
-def _claim(kind: str, sentence: str, measured: str) -> Claim:
-    return Claim(f"5.3-{kind}", sentence, measured, ">", 0.0, SECTION)
 
 
 @experiment
@@ -59,50 +54,8 @@ class SpuriousCue(CueSetting):
         "moves features faster."
     )
     chapter = Chapter.LAZY
-    place = SECTION
-    claims = (
-        _claim(
-            "train",
-            "While the cue is learnt, the linearized network is better on training images without it.",
-            "accuracy without the cue at equal accuracy with it (70 to 90 %), alpha = 100 minus 1, training images, no norms",
-        ),
-        _claim(
-            "test",
-            "While the cue is learnt, the linearized network is better on test images without it.",
-            "the same on test images",
-        ),
-        _claim(
-            "balanced",
-            "The linearized network has the higher balanced test accuracy in this phase.",
-            "balanced test accuracy at equal training accuracy with the cue, alpha = 100 minus 1, no norms",
-        ),
-        _claim(
-            "half",
-            "With alpha below 1 the cue comes before the object even more.",
-            "accuracy without the cue at equal accuracy with it, alpha = 1 minus 0.5, test images, no norms",
-        ),
-        _claim(
-            "pretrained",
-            "The linearized network is better without the cue from a pretrained start, too, with norms in evaluation mode.",
-            "accuracy without the cue at equal accuracy with it, alpha = 100 minus 1, test images, pretrained",
-        ),
-        Claim(
-            "5.3-end",
-            "In the end all trainings are equally good.",
-            "range over alpha of the balanced test accuracy at the end, no norms",
-            "<=",
-            0.05,
-            SECTION,
-        ),
-        Claim(
-            "5.3-advantage",
-            "From the pretrained start, the network that learns features has a slight advantage in the end.",
-            "balanced test accuracy at the end, alpha = 1 minus 100, pretrained",
-            ">",
-            0.0,
-            SECTION,
-        ),
-    )
+    place = "§5.3.3, figure 5.3"
+    claims = claims_of("spurious-cue")
     scales = {
         "smoke": {
             "images": 400,

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from tangentlab.data import Dataset, group_images
 from tangentlab.engine.memory import require_memory
 from tangentlab.errors import DataFileError
-from tangentlab.experiments import Chapter, Claim, Cost, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Cost, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import Row, for_trial
 from tangentlab.experiments.lazy._cue_race import (
     CueSetting,
@@ -60,42 +61,6 @@ class FromBytes(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``(x / 255 - mean) / deviation``."""
         return (x / 255 - self.mean) / self.deviation
-
-
-def _claims(files: str, place: str) -> tuple[Claim, ...]:
-    """What the text says of the figure, for one of the two sets."""
-    equal = "accuracy without the cue at equal accuracy with it (70 to 90 %)"
-    rows = (
-        ("train", "The linearized network is better on training images without the cue while it is learnt", equal),
-        ("test", "The linearized network is better on test images without the cue while it is learnt", equal),
-        (
-            "balanced",
-            "The linearized network has the higher balanced test accuracy in this phase",
-            "balanced test accuracy",
-        ),
-        ("half", "With alpha below 1 the cue comes before the object even more", equal),
-    )
-    pair = {"half": "alpha = 1 minus 0.5, test images", "balanced": "alpha = 100 minus 1, at equal training accuracy"}
-    early = (
-        Claim(
-            f"5.3-{files}-{kind}",
-            f"{files}: {sentence}.",
-            f"{measured}, {pair.get(kind, f'alpha = 100 minus 1, {kind} images')}",
-            ">",
-            0.0,
-            place,
-        )
-        for kind, sentence, measured in rows
-    )
-    late = Claim(
-        f"5.3-{files}-end",
-        f"{files}: In the end all trainings have the same accuracy.",
-        "balanced test accuracy at the end, highest minus lowest alpha",
-        "<=",
-        0.05,
-        place,
-    )
-    return (*early, late)
 
 
 @dataclass(frozen=True)
@@ -208,7 +173,7 @@ class SpuriousCelebA(SpuriousFiles):
         "blond men and other women is compared at equal accuracy on blond women and other men. The images are the user's own."
     )
     place = "§5.3.3, figures 5.3 (top) and C.7"
-    claims = _claims("celeba", place)
+    claims = claims_of("spurious-celeba")
     minutes = {"smoke": 0.2, "desk": 30, "paper": 50_000}
     notes = {
         "smoke": "noise in place of the images.",
@@ -238,17 +203,7 @@ class SpuriousWaterbirds(SpuriousFiles):
         "ImageNet weights are the user's own."
     )
     place = "§5.3.3, figures 5.3 (bottom) and C.8"
-    claims = (
-        *_claims("waterbirds", place),
-        Claim(
-            "5.3-waterbirds-advantage",
-            "waterbirds: In the end the network that learns features has a slight advantage.",
-            "balanced test accuracy at the end, alpha = 1 minus 100",
-            ">",
-            0.0,
-            place,
-        ),
-    )
+    claims = claims_of("spurious-waterbirds")
     scales = {"smoke": SMOKE, "paper": {"images": 4_795, "pixels": 224, "updates": 5_000, "records": 100}}
     minutes = {"smoke": 0.2, "desk": 30, "paper": 25_000}
     notes = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from tangentlab.data import grid, yin_yang, yin_yang_labels
 from tangentlab.data.toys import YIN_YANG_CENTRES, YIN_YANG_RADIUS
 from tangentlab.experiments import (
     Chapter,
-    Claim,
     Cost,
     Experiment,
     Lab,
@@ -26,6 +25,7 @@ from tangentlab.experiments import (
     experiment,
     geometric_steps,
 )
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments.lazy._ensemble import Ensemble
 from tangentlab.figures.style import DIVERGING, GRAY, INK, PALETTE, label, legend_below, panels
 from tangentlab.linearized import AlphaModel
@@ -47,10 +47,6 @@ def region_masks(points: Tensor) -> dict[str, Tensor]:
     return {"areas": x * y > 0, "disks": disks, "straits": straits & ~disks}
 
 
-def _claim(name: str, sentence: str, measured: str, relation: Literal["<", ">", ">="], threshold: float) -> Claim:
-    return Claim(f"5.1-{name}", sentence, measured, relation, threshold, "§5.3.1, figure 5.1")
-
-
 @experiment
 class LazyYinYang(Experiment):
     """Training losses and maps of the loss difference at equal training loss, over many runs."""
@@ -66,36 +62,7 @@ class LazyYinYang(Experiment):
     )
     chapter = Chapter.LAZY
     place = "§5.3.1, figure 5.1"
-    claims = (
-        _claim(
-            "faster",
-            "After the first few iterations the non-linear training is globally faster.",
-            "median over runs of the iterations to the lowest common threshold, linear over non-linear",
-            ">=",
-            1.2,
-        ),
-        _claim(
-            "areas",
-            "At equal training loss the non-linear network is better on the large one-class areas.",
-            "mean loss difference, non-linear minus linear, on the two quadrants without disks, over thresholds",
-            "<",
-            0.0,
-        ),
-        _claim(
-            "disks",
-            "The linear one is better on the small disks.",
-            "mean loss difference, non-linear minus linear, inside the disks, over thresholds",
-            ">",
-            0.0,
-        ),
-        _claim(
-            "straits",
-            "The linear one is better between the disks and the horizontal boundary.",
-            "mean loss difference, non-linear minus linear, between disks and boundary, over thresholds",
-            ">",
-            0.0,
-        ),
-    )
+    claims = claims_of("lazy-yin-yang")
     scales = {
         "smoke": {"runs": 3, "iterations": 60, "rate": 0.5, "width": 20, "thresholds": (0.66, 0.6), "side": 12},
         "paper": {"rate": 0.01, "iterations": 250_000},

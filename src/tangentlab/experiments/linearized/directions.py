@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import for_trial
 from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.linearized._recipe import (
@@ -23,7 +24,6 @@ from tangentlab.experiments.linearized._recipe import (
 from tangentlab.figures.style import DIVERGING, GRAY, PALETTE, band, label, panels
 from tangentlab.linearized import anisotropy_directions, direction_dataset, gradient_directions
 
-SECTION = f"{PLACE}, appendix C"
 SHOWN = 10
 
 
@@ -40,49 +40,8 @@ class NeuralDirections(Experiment):
         "trained along six of them, and so is its linearization."
     )
     chapter = Chapter.LINEARIZED
-    place = SECTION
-    claims = (
-        Claim(
-            "S3-E6-falls",
-            "Accuracy falls with the index of the direction, for networks and linearized networks.",
-            "rank correlation of index and test accuracy, the largest over networks and their linearizations",
-            "<=",
-            -0.6,
-            SECTION,
-        ),
-        Claim(
-            "S3-E6-alike",
-            "Networks and their linearizations order the directions alike.",
-            "rank correlation of the two accuracies over directions, smallest over networks",
-            ">=",
-            0.6,
-            SECTION,
-        ),
-        Claim(
-            "S3-E6-range",
-            "The difference is large.",
-            "test accuracy along the first direction minus that along the last one, smallest over networks",
-            ">=",
-            0.1,
-            SECTION,
-        ),
-        Claim(
-            "S3-E6-zero",
-            "The derivative at 0 tells the same as its average over inputs.",
-            "share of the first 10 directions over Gaussian inputs in the span of the first 10 at 0, smallest over networks",
-            ">=",
-            0.5,
-            SECTION,
-        ),
-        Claim(
-            "S3-E6-gradients",
-            "The older definition by input gradients of random networks finds the same directions (LeNet).",
-            "share of its first 10 directions in the span of the first 10 at 0",
-            ">=",
-            0.5,
-            SECTION,
-        ),
-    )
+    place = f"{PLACE}, C"
+    claims = claims_of("neural-directions")
     scales = {
         "smoke": {
             "nets": ("lenet",),

@@ -12,7 +12,6 @@ from tangentlab.data import Dataset
 from tangentlab.experiments import (
     Batches,
     Chapter,
-    Claim,
     Cost,
     Experiment,
     Lab,
@@ -21,6 +20,7 @@ from tangentlab.experiments import (
     Training,
     experiment,
 )
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import Points, Row, batched, evaluation, for_trial, image_data
 from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.linearized._recipe import (
@@ -41,7 +41,7 @@ PUBLISHED = {
     "resnet18": {"start": 0.227, "end": 0.967, "accuracy": 0.814},
 }
 NORM_PASSES = 20
-TABLE, TRAJECTORY = f"{PLACE}, table 1", f"{PLACE}, section 4.1"
+TABLE = f"{PLACE}, E.2, table 1"
 
 
 @experiment
@@ -58,48 +58,7 @@ class EnergyConcentration(Experiment):
     )
     chapter = Chapter.LINEARIZED
     place = TABLE
-    claims = (
-        Claim(
-            "S3-E3-growth",
-            "Training concentrates the energy of the labels in the leading eigenspace.",
-            "energy concentration at the end over that at the start, smallest over networks",
-            ">=",
-            1.5,
-            TABLE,
-        ),
-        Claim(
-            "S3-E3-order",
-            "At the end it is larger for LeNet than for the MLP, and largest for ResNet18.",
-            "smallest difference between neighbours in this order, at the end",
-            ">",
-            0.0,
-            TABLE,
-        ),
-        Claim(
-            "S3-E3-accuracy",
-            "The order is that of the test accuracies.",
-            "rank correlation of concentration at the end and test accuracy over the networks",
-            ">=",
-            0.99,
-            TABLE,
-        ),
-        Claim(
-            "S3-E3-start",
-            "Already at the start the labels are not random for the kernel.",
-            "energy concentration at the start over chance, smallest over networks",
-            ">=",
-            1.5,
-            TABLE,
-        ),
-        Claim(
-            "S3-E4-along",
-            "It grows along the training.",
-            "rank correlation of epoch and energy concentration of LeNet",
-            ">=",
-            0.8,
-            TRAJECTORY,
-        ),
-    )
+    claims = claims_of("energy-concentration")
     scales = {
         "smoke": {
             "nets": ("mlp", "lenet"),

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from torch import nn
 
 from tangentlab.data import Dataset
-from tangentlab.experiments import Chapter, Claim, Cost, Every, Experiment, Lab, Picture, Results, Training, experiment
+from tangentlab.experiments import Chapter, Cost, Every, Experiment, Lab, Picture, Results, Training, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import for_trial, image_data
 from tangentlab.experiments.linearized._recipe import (
-    PLACE,
     EpochLoss,
     Recipe,
     binary_accuracy,
@@ -22,7 +22,6 @@ from tangentlab.experiments.linearized._recipe import (
 from tangentlab.figures.style import PALETTE, band, label, legend_outside, panels
 from tangentlab.linearized import linearize
 
-SECTION = f"{PLACE}, section 4"
 MODELS = {"network": "network", "start": "linear, kernel of the start", "end": "linear, kernel of the trained network"}
 
 
@@ -38,33 +37,8 @@ class PretrainedKernel(Experiment):
         "the kernel of the start, and a linear model with the kernel that the network ended with."
     )
     chapter = Chapter.LINEARIZED
-    place = SECTION
-    claims = (
-        Claim(
-            "S3-E8-overfit",
-            "The network overfits the eigenfunction more than the linear model of its start.",
-            "training minus validation accuracy, network minus linear model of the start",
-            ">",
-            0.0,
-            SECTION,
-        ),
-        Claim(
-            "S3-E8-faster",
-            "With the kernel of the trained network a linear model fits the training images faster (our reading).",
-            "mean training loss over all epochs, kernel of the end over kernel of the start",
-            "<=",
-            0.9,
-            SECTION,
-        ),
-        Claim(
-            "S3-E8-valid",
-            "It does not generalize better than with the kernel of the start (our reading).",
-            "validation accuracy at the end, kernel of the end minus kernel of the start",
-            "<=",
-            0.02,
-            SECTION,
-        ),
-    )
+    place = "beyond linearized networks, E.3"
+    claims = claims_of("pretrained-kernel")
     scales = {
         "smoke": {"data": "digits", "pixels": 8, "images": 150, "valid": 50, "index": 4, "epochs": 2, "batch": 50},
         "paper": {"pixels": 32, "images": 60_000, "valid": 10_000, "index": 100, "epochs": 100},

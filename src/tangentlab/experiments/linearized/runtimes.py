@@ -12,13 +12,13 @@ import torch
 from tangentlab import NTK
 from tangentlab.engine.memory import require_memory
 from tangentlab.engine.progress import progress_told_to
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import batched, for_trial
 from tangentlab.experiments.linearized._recipe import NAMES, PLACE, build, logistic_loss
 from tangentlab.figures.style import INK, PALETTE, band, label, panels
 from tangentlab.linearized import linearize
 
-SECTION = f"{PLACE}, appendix A"
 PUBLISHED = {"mlp": 180.0, "lenet": 1200.0, "resnet18": 115_200.0}
 """Seconds of the Gram matrix of 60,000 images on one to four GPUs."""
 STEPS = 100 * (50_000 // 128)
@@ -42,33 +42,8 @@ class KernelRuntimes(Experiment):
         "and LeNet, with Gram matrices of 3.6 GB."
     )
     chapter = Chapter.LINEARIZED
-    place = SECTION
-    claims = (
-        Claim(
-            "S3-E12-order",
-            "LeNet's kernel costs more than the MLP's, ResNet18's more than LeNet's.",
-            "smallest ratio of neighbours in this order, at the largest common number of images",
-            ">=",
-            1.5,
-            SECTION,
-        ),
-        Claim(
-            "S3-E12-growth",
-            "The time grows with the square of the number of images, not faster.",
-            "largest exponent between the two largest numbers of images, over networks, the large run left out",
-            "<=",
-            2.3,
-            SECTION,
-        ),
-        Claim(
-            "S3-E12-training",
-            "Trainings cost more for larger networks, in the same order.",
-            "smallest ratio of neighbours in the order MLP, LeNet, ResNet18, seconds per step",
-            ">=",
-            1.5,
-            SECTION,
-        ),
-    )
+    place = f"{PLACE}, A and B"
+    claims = claims_of("kernel-runtimes")
     scales = {
         "smoke": {
             "sizes": (40, 80),

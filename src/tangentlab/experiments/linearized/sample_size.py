@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tangentlab.data import Dataset, stratified_subset
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import for_trial, image_pool
 from tangentlab.experiments.linearized._recipe import (
     NAMES,
@@ -21,7 +22,6 @@ from tangentlab.experiments.linearized._recipe import (
 )
 from tangentlab.figures.style import PALETTE, band, label, legend_outside, panels
 
-SECTION = f"{PLACE}, section 3"
 TASKS = ("eigenfunction", "CIFAR2")
 MODELS = ("network", "linearized")
 
@@ -38,33 +38,8 @@ class SampleSize(Experiment):
         "and by their linearizations, with the same number of updates."
     )
     chapter = Chapter.LINEARIZED
-    place = SECTION
-    claims = (
-        Claim(
-            "S3-E9-size",
-            "The advantage of the linearization depends on the number of images.",
-            "range over sizes of accuracy, linearized minus network, largest over networks and tasks; noise alone gives .05",
-            ">=",
-            0.08,
-            SECTION,
-        ),
-        Claim(
-            "S3-E9-task",
-            "It depends on the task: it is larger for the eigenfunction than for CIFAR2.",
-            "mean advantage over sizes and networks, eigenfunction minus CIFAR2",
-            ">=",
-            0.01,
-            SECTION,
-        ),
-        Claim(
-            "S3-E9-network",
-            "It depends on the network.",
-            "largest absolute difference of the advantages of the networks, over sizes and tasks; noise alone gives .05",
-            ">=",
-            0.08,
-            SECTION,
-        ),
-    )
+    place = f"{PLACE}, E.1"
+    claims = claims_of("sample-size")
     scales = {
         "smoke": {
             "data": "digits",

@@ -11,6 +11,7 @@ from torch.nn.utils import parameters_to_vector
 
 from tangentlab.data import Dataset
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import batched, for_trial, image_pool
 from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.linearized._recipe import (
@@ -25,17 +26,13 @@ from tangentlab.experiments.linearized._recipe import (
     two_classes,
 )
 from tangentlab.experiments.linearized._tasks_claims import (
-    CROSSING,
-    FURTHER,
-    SECTION,
     crossing,
     spike,
-    task_claims,
 )
 from tangentlab.experiments.linearized._tasks_figures import TaskFigures
 from tangentlab.linearized import Eigenfunctions, alignments, eigenfunctions, linearize
 
-REACHED = 0.01
+REACHED, CROSSING = 0.01, "S3-E1-mnist-crossing"
 
 
 @experiment
@@ -52,8 +49,8 @@ class EigenfunctionTasks(TaskFigures, Experiment):
         "eigenfunctions."
     )
     chapter = Chapter.LINEARIZED
-    place = f"{SECTION}; figures 4 to 7"
-    claims = task_claims("", "") + FURTHER
+    place = f"{PLACE}, E.1 to E.3, figures 4 to 7"
+    claims = claims_of("eigenfunction-tasks")
     scales = {
         "smoke": {
             "data": "digits",
@@ -127,16 +124,15 @@ class EigenfunctionTasks(TaskFigures, Experiment):
                 lab.not_tested(code, f"a network never came to a loss of {REACHED} on {max(late):.0%} of its tasks")
             elif code in judged:
                 lab.measure(code, pick([row[claim] for row in rows]))
-        if CROSSING.id in judged:
+        if CROSSING in judged:
+            limit = next(claim.threshold for claim in self.claims if claim.id == CROSSING)
             best, possible = (np.array(where) for where in rows[self.nets.index("lenet")]["crossing"])
             if min(max(self.indices), self.functions, len(everything)) < 500:
-                lab.not_tested(CROSSING.id, "no eigenfunction beyond index 500 was a task")
-            elif len(set(np.abs(np.log2(possible / 500)) <= CROSSING.threshold)) > 1:
-                lab.not_tested(
-                    CROSSING.id, f"the crossing is anywhere from {possible.min():.0f} to {possible.max():.0f}"
-                )
+                lab.not_tested(CROSSING, "no eigenfunction beyond index 500 was a task")
+            elif len(set(np.abs(np.log2(possible / 500)) <= limit)) > 1:
+                lab.not_tested(CROSSING, f"the crossing is anywhere from {possible.min():.0f} to {possible.max():.0f}")
             else:
-                lab.measure(CROSSING.id, abs(float(np.log2(best / 500))))
+                lab.measure(CROSSING, abs(float(np.log2(best / 500))))
 
     def _code(self) -> str:
         return self.claims[0].id.removeprefix("S3-E1").removesuffix("-falls")
@@ -271,8 +267,8 @@ class EigenfunctionTasksAdam(EigenfunctionTasks):
 
     name = "eigenfunction-tasks-adam"
     title = "The kernel's eigenfunctions as tasks, with Adam"
-    place = f"{PLACE}, figure 2"
-    claims = task_claims("-adam", ", with Adam")
+    place = f"{PLACE}, E.1, figure 2"
+    claims = claims_of("eigenfunction-tasks-adam")
     scales = {**EigenfunctionTasks.scales, "paper": {**EigenfunctionTasks.scales["paper"], "rate": 1e-3}}
     seeds = {"smoke": 1, "desk": 1, "paper": 1}
     minutes = {"smoke": 0.3, "desk": 5, "paper": 20_000}
@@ -292,8 +288,8 @@ class EigenfunctionTasksMnist(EigenfunctionTasks):
 
     name = "eigenfunction-tasks-mnist"
     title = "The kernel's eigenfunctions as tasks, on MNIST"
-    place = f"{PLACE}, figure 3"
-    claims = (*task_claims("-mnist", ", on MNIST"), CROSSING)
+    place = f"{PLACE}, E.1, figure 3"
+    claims = claims_of("eigenfunction-tasks-mnist")
     scales = {
         "smoke": EigenfunctionTasks.scales["smoke"],
         "paper": {**EigenfunctionTasks.scales["paper"], "nets": ("mlp", "lenet"), "pixels": 28, "images": 70_000},
@@ -316,8 +312,8 @@ class EigenfunctionTasksResNet(EigenfunctionTasks):
 
     name = "eigenfunction-tasks-resnet"
     title = "The kernel's eigenfunctions as tasks, for ResNet18"
-    place = SECTION
-    claims = task_claims("-resnet", ", for ResNet18")
+    place = f"{PLACE}, E.1"
+    claims = claims_of("eigenfunction-tasks-resnet")
     scales = {
         "smoke": {
             **EigenfunctionTasks.scales["smoke"],

@@ -10,7 +10,6 @@ import torch
 from tangentlab.experiments import (
     Batches,
     Chapter,
-    Claim,
     Cost,
     Lab,
     Picture,
@@ -19,107 +18,12 @@ from tangentlab.experiments import (
     experiment,
     train,
 )
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import Points, Row, batched, cross_entropy, image_data, loss_and_accuracy, some_of
 from tangentlab.experiments.metrics import _fim_quality_claims as judge
 from tangentlab.experiments.metrics import _fim_quality_figures as draw
 from tangentlab.experiments.metrics import _fim_quality_measures as measure
 from tangentlab.experiments.metrics._residual import FULL, SMALL, ResidualSetting
-
-EVERY_SCALE = ("smoke", "desk", "paper")
-_CELLS = "share of training points, of shared and independent draws"
-_SOLVES = f"{_CELLS} and of dampings from 1e−4 to 1e−1"
-
-
-def _best(claim: str, sentence: str, measured: str, place: str) -> Claim:
-    """A claim that something is the best in more than half of the cases."""
-    return Claim(claim, sentence, measured, ">", 0.5, place)
-
-
-CLAIMS = (
-    _best(
-        "3.3-kfac-cosine",
-        "KFAC is the best representation for operations with the inverse (exact Tikhonov damping): direction.",
-        f"{_SOLVES} in which its cosine of v and (F̂+λ)⁻¹(F+λ)v is the highest",
-        "§3.4.1, figure 3.3",
-    ),
-    _best(
-        "3.3-kfac-residual",
-        "KFAC is the best representation for operations with the inverse (exact Tikhonov damping): residual.",
-        f"{_SOLVES} in which its residual is the lowest",
-        "§3.4.1, figure 3.3",
-    ),
-    _best(
-        "3.3-kfac-factored-cosine",
-        "KFAC is the best representation for operations with the inverse (factored damping with π): direction.",
-        f"{_SOLVES} in which its cosine is the highest",
-        "§3.4.1, figure 3.3",
-    ),
-    _best(
-        "3.3-kfac-factored-residual",
-        "KFAC is the best representation for operations with the inverse (factored damping with π): residual.",
-        f"{_SOLVES} in which its residual is the lowest",
-        "§3.4.1, figure 3.3",
-    ),
-    Claim(
-        "3.3-large-damping",
-        "With large damping every representation solves alike: the cosine goes to 1.",
-        "smallest cosine at the largest damping, over representations, training points and draws",
-        ">=",
-        0.999,
-        "figure 3.3",
-    ),
-    _best(
-        "3.4-ekfac-cosine",
-        "EKFAC is the best representation for products Fv: direction.",
-        f"{_CELLS} in which its cosine with Fv is the highest",
-        "§3.4.1, figure 3.4",
-    ),
-    _best(
-        "3.4-ekfac-residual",
-        "EKFAC is the best representation for products Fv: residual.",
-        f"{_CELLS} in which its residual is the lowest",
-        "§3.4.1, figure 3.4",
-    ),
-    _best(
-        "3.5-ekfac",
-        "EKFAC is the best representation for quadratic forms vᵀFv.",
-        f"{_CELLS} in which its relative error is the lowest",
-        "§3.4.1, figure 3.5",
-    ),
-    Claim(
-        "3.6-shared",
-        "On shared draws the trace is exact for Diag, QuasiDiag and EKFAC.",
-        "largest relative error over these three and all training points",
-        "<=",
-        1e-5,
-        "figure 3.6",
-        EVERY_SCALE,
-    ),
-    Claim(
-        "3.6-independent",
-        "On independent draws Diag, QuasiDiag and EKFAC are off by the fluctuation of the sampled labels only.",
-        "mean relative error of the trace over these three and all training points",
-        "<=",
-        0.1,
-        "figure 3.6",
-    ),
-    Claim(
-        "3.6-kfac",
-        "KFAC is clearly the worst on the trace.",
-        "its error over the largest error of Diag, QuasiDiag and EKFAC, independent draws, smallest training point",
-        ">=",
-        2,
-        "figure 3.6",
-    ),
-    Claim(
-        "3-no-winner",
-        "No representation is the best for all operations.",
-        "largest share of the four operations (trace, vᵀFv, Fv, solve with exact damping) that one representation wins",
-        "<",
-        1,
-        "§3.4.1",
-    ),
-)
 
 
 @experiment
@@ -139,7 +43,7 @@ class FimQuality(ResidualSetting):
     )
     chapter = Chapter.METRICS
     place = "§3.4.1, figures 3.3-3.6"
-    claims = CLAIMS
+    claims = claims_of("fim-quality")
     scales = {
         "smoke": {
             **SMALL,

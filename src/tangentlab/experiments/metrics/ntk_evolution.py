@@ -16,7 +16,6 @@ from tangentlab.data import Dataset
 from tangentlab.experiments import (
     Batches,
     Chapter,
-    Claim,
     Cost,
     Lab,
     Picture,
@@ -25,6 +24,7 @@ from tangentlab.experiments import (
     experiment,
     geometric_steps,
 )
+from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import (
     Row,
     evaluation,
@@ -85,10 +85,6 @@ def alignment(gram: Array, classes: Array) -> float:
     return float((kernel * labels).sum() / np.linalg.norm(kernel) / np.linalg.norm(labels))
 
 
-def _claim(claim: str, sentence: str, measured: str, relation: Literal["<=", ">="], threshold: float) -> Claim:
-    return Claim(claim, sentence, measured, relation, threshold, "§3.4.2, figure 3.7")
-
-
 @experiment
 class NTKEvolution(ResidualSetting):
     """The Gram matrix of f_c2 - f_c1 on validation examples of two classes, through training, and its kernel PCA."""
@@ -105,43 +101,7 @@ class NTKEvolution(ResidualSetting):
     )
     chapter = Chapter.METRICS
     place = "§3.4.2, figure 3.7"
-    claims = (
-        _claim(
-            "3.7-gap",
-            "Training makes examples of one class more alike than examples of two: the kernel shows intra-class blocks.",
-            "growth, from the start to the end, of the mean intra-class minus the mean inter-class normalized kernel",
-            ">=",
-            0.1,
-        ),
-        _claim(
-            "3.7-separability",
-            "The examples become linearly separable along the first two principal components.",
-            "growth, from the start to the end, of the accuracy of the best line",
-            ">=",
-            0.05,
-        ),
-        _claim(
-            "3.7-mixed",
-            "At the start the two classes are mixed.",
-            "accuracy of the best line along the first two principal components at the start",
-            "<=",
-            0.8,
-        ),
-        _claim(
-            "3.7-separated",
-            "At the end a line separates them.",
-            "accuracy of the best line along the first two principal components at the end",
-            ">=",
-            0.9,
-        ),
-        _claim(
-            "3.7-alignment",
-            "The evolution of the kernel is not random: it turns towards the labels.",
-            "growth, from the start to the end, of the cosine of the centred kernel and the centred kernel of the labels",
-            ">=",
-            0.1,
-        ),
-    )
+    claims = claims_of("ntk-evolution")
     scales = {
         "smoke": {**SMALL, "updates": 12, "per_class": 10, "ratio": 4.0, "classes": (3, 8)},
         "paper": {**FULL, "rate": 0.1},

@@ -28,13 +28,13 @@ from tangentlab import (
     PVector,
 )
 from tangentlab.errors import MemoryBudgetError
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.figures.style import INK, PALETTE, label, panels, quantity
 from tangentlab.models import ResNet50
 
 Array = NDArray[Any]
 Row = dict[str, Any]
-EVERY_SCALE = ("smoke", "desk", "paper")
 REPRESENTATIONS: dict[str, type[PMat]] = {
     "Dense": PMatDense,
     "BlockDiag": PMatBlockDiag,
@@ -78,11 +78,6 @@ def square_network(width: int) -> nn.Sequential:
     return nn.Sequential(*layers).eval()
 
 
-def _exponent(what: str, kind: str, order: float, tolerance: float, sentence: str, scales: tuple[str, ...]) -> Claim:
-    measured = f"|slope − {order:g}| of log {what} against log d, {kind}, {FITTED} largest sizes"
-    return Claim(f"2.7-{what}-{kind.lower()}", sentence, measured, "<=", tolerance, "§3.3.1, §3.3.2.2", scales)
-
-
 EXPONENTS = {
     ("memory", "Dense"): (2.0, 0.1, "The dense matrix takes memory d²."),
     ("memory", "BlockDiag"): (2.0, 0.1, "Blocks take memory Σ d_l²: d² for layers that grow together."),
@@ -111,53 +106,8 @@ class RepresentationCosts(Experiment):
     )
     chapter = Chapter.METRICS
     place = "§3.3.1, §3.3.2.2, §3.4"
-    claims = (
-        *(
-            _exponent(what, kind, *numbers, EVERY_SCALE if what == "memory" else ("desk", "paper"))
-            for (what, kind), numbers in EXPONENTS.items()
-        ),
-        Claim(
-            "2.7-memory-quasidiag",
-            "The quasi-diagonal takes memory below 2d.",
-            "stored numbers over d, largest network",
-            "<",
-            2,
-            "§3.3.2.2",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "2.7-linear-is-cheaper",
-            "Representations with linear memory make products cheap: KFAC against the dense matrix.",
-            "time of a product of Dense over that of KFAC, at the largest d that both have",
-            ">=",
-            10,
-            "§3.4.1",
-        ),
-        Claim(
-            "2.7-petabytes",
-            "The Fisher matrix of ResNet50 with 24 million parameters would take 2.3 petabytes.",
-            "|4 d² bytes / 2.3 PB − 1| for ResNet50 with 200 classes",
-            "<=",
-            0.02,
-            "§3.4",
-        ),
-        Claim(
-            "2.7-refused",
-            "It cannot be stored; this is said before anything is computed.",
-            "1 if PMatDense of ResNet50 is refused for its memory",
-            ">=",
-            1,
-            "§3.4",
-        ),
-        Claim(
-            "2.7-implicit",
-            "The implicit representation still multiplies with the exact matrix.",
-            "|uᵀFv − vᵀFu| / |uᵀFv| of ResNet50's Fisher matrix on 2 images",
-            "<=",
-            0.01,
-            "§3.4",
-        ),
-    )
+    claims = claims_of("representation-costs")
+    random = False
     scales = {
         "smoke": {"widths": (6, 8, 12, 16), "examples": 32, "budget": 0.002, "resnet50": False},
         "paper": {"widths": (16, 23, 32, 45, 64, 91, 128, 181, 256, 362, 512, 724, 1024, 1448), "examples": 2048},

@@ -10,7 +10,7 @@ from matplotlib.colors import LogNorm
 
 from tangentlab.experiments import Picture, Results
 from tangentlab.experiments._images import Row
-from tangentlab.experiments.natural_gradient._race import BAD, Method, draw_envelopes, logarithmic, logged
+from tangentlab.experiments.natural_gradient._race import DIVERGED, Method, draw_envelopes, logarithmic, logged
 from tangentlab.figures.style import heatmap, label, legend_outside, panels, quantity
 
 
@@ -38,7 +38,7 @@ def draw(results: Results, methods: Sequence[Method]) -> Iterator[Picture]:
 
 def _sensitivity(rows: list[Row], methods: Sequence[Method]) -> Picture:
     last = max(row["epoch"] for row in rows)
-    ends = [row for row in rows if row["epoch"] == last and row["train"] < BAD]
+    ends = [row for row in rows if row["epoch"] == last and row["train"] < DIVERGED]
     low, high = min(row["train"] for row in ends), float(np.quantile([row["train"] for row in ends], 0.8))
     columns = -(-len(methods) // 2)
     figure, axes = panels(columns, 2, width=3.3, height=2.9)
@@ -59,7 +59,7 @@ def _grid(panel: Axes, rows: list[Row], method: Method, low: float, high: float)
     second = sorted({row["second"] for row in rows}, reverse=True)
     values = np.full((len(first), len(second)), np.nan)
     for row in rows:
-        if row["train"] < BAD:
+        if row["train"] < DIVERGED:
             values[first.index(row["first"]), second.index(row["second"])] = row["train"]
     heatmap(panel, values, "loss [nats]", norm=LogNorm(low, max(high, low * 1.001)))
     panel.set_xticks(range(len(second)), [f"{value:g}" for value in second], fontsize=7)

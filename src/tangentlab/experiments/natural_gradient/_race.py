@@ -23,8 +23,8 @@ from tangentlab.experiments._images import Points, Row, evaluation
 from tangentlab.figures.style import PALETTE
 
 Make = Callable[[nn.Module, float, float], torch.optim.Optimizer]
-BAD = 1e9
-"""Stands for the loss of a training that diverged, so that tables stay finite."""
+DIVERGED = math.inf
+"""The loss of a training that diverged, which no measure may take for a number."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def compete(
 ) -> list[Row]:
     """Train with one setting; a row per epoch goes to the log and comes back, also after a restart.
 
-    A training that diverges, or whose loss is not finite at an epoch, keeps the number `BAD` from there on. Of a finished
+    A training that diverges, or whose loss is not finite at an epoch, keeps the loss `DIVERGED` from there on. Of a finished
     training the rows are kept, and not its weights.
     """
     own = {"method": method.key, "first": point[0], "second": point[1], **facts}
@@ -95,7 +95,7 @@ def compete(
 
         def record(training: Training) -> list[Row]:
             with evaluation(model, field.batches, lab.capped(5)):
-                scores = {key: value if math.isfinite(value) else BAD for key, value in field.score(model).items()}
+                scores = {key: value if math.isfinite(value) else DIVERGED for key, value in field.score(model).items()}
             clock = {"epoch": round(training.epoch), "updates": training.step, "seconds": training.seconds}
             row = {**own, **clock, **scores}
             lab.log(table, **row)
@@ -117,11 +117,11 @@ def compete(
 
 
 def finished(rows: list[Row], epochs: int) -> list[Row]:
-    """Rows of all epochs: those that a diverged training did not reach are `BAD`."""
+    """Rows of all epochs: those that a diverged training did not reach are `DIVERGED`."""
     last = rows[-1]
     numbers = [key for key, value in last.items() if key in ("train", "valid", "error")]
     missing = range(last["epoch"] + 1, epochs + 1)
-    return rows + [{**last, "epoch": epoch, **dict.fromkeys(numbers, BAD)} for epoch in missing]
+    return rows + [{**last, "epoch": epoch, **dict.fromkeys(numbers, DIVERGED)} for epoch in missing]
 
 
 def grid(first: Sequence[float], second: Sequence[float]) -> list[tuple[float, float]]:
@@ -133,7 +133,7 @@ def envelope(rows: Iterable[Row], key: str = "train") -> dict[int, float]:
     """The best value over the grid at each epoch."""
     best: dict[int, float] = {}
     for row in rows:
-        best[row["epoch"]] = min(best.get(row["epoch"], BAD), row[key])
+        best[row["epoch"]] = min(best.get(row["epoch"], DIVERGED), row[key])
     return best
 
 
@@ -159,7 +159,7 @@ def reaches(rows: Iterable[Row], goal: float, unit: str = "epoch") -> float:
 
 def best_at(rows: Iterable[Row], seconds: float) -> float:
     """The best training loss over the grid that was reached within so much time."""
-    return min((row["train"] for row in rows if row["seconds"] <= seconds), default=BAD)
+    return min((row["train"] for row in rows if row["seconds"] <= seconds), default=DIVERGED)
 
 
 def equal_time(one: list[Row], other: list[Row]) -> tuple[float, float]:
@@ -202,7 +202,7 @@ def draw_envelopes(axes: Axes, rows: list[Row], methods: Sequence[Method], unit:
         else:
             chosen = curve(own, winner(own))
             places, values = [row[unit] for row in chosen], [row[key] for row in chosen]
-        kept = [(place, value) for place, value in zip(places, values, strict=True) if value < BAD]
+        kept = [(place, value) for place, value in zip(places, values, strict=True) if value < DIVERGED]
         axes.plot(*zip(*kept, strict=True), color=method.color, label=method.name)
     if unit == "epoch":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from tangentlab import FIM_Empirical, PMatDense, PMatDiag, PMatEKFAC, PMatKFAC
 from tangentlab.data import Dataset
-from tangentlab.experiments import Chapter, Claim, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments._claims import claims_of
 from tangentlab.figures.style import GRAY, INK, PALETTE, label, panels, quantity
 
 Array = NDArray[Any]
 METHODS = {"exact": "exact", "diagonal": "diagonal", "kfac": "KFAC", "ekfac": "EKFAC"}
-EVERY_SCALE = ("smoke", "desk", "paper")
 
 
 def halves(data: Dataset) -> Tensor:
@@ -64,51 +64,8 @@ class RescalingEllipse(Experiment):
     )
     chapter = Chapter.NATURAL_GRADIENT
     place = "§4.3.1, figure 4.1"
-    claims = (
-        Claim(
-            "4.1-diagonal",
-            "The diagonal method rescales by the right amounts, along axes that are not those of the ellipse.",
-            "largest relative error of its scales as second moments along its axes",
-            "<=",
-            1e-5,
-            "figure 4.1",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "4.1-kfac",
-            "KFAC's axes are not rescaled by the right amounts.",
-            "largest relative error of its scales as second moments along its axes",
-            ">=",
-            0.05,
-            "figure 4.1",
-        ),
-        Claim(
-            "4.1-ekfac",
-            "EKFAC has KFAC's axes and the right amounts.",
-            "largest relative error of its scales as second moments along its axes",
-            "<=",
-            1e-5,
-            "figure 4.1",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "4.1-theorem",
-            "EKFAC is closer to the second moment than KFAC (theorem 2).",
-            "its distance in Frobenius norm over that of KFAC",
-            "<=",
-            1.0,
-            "§4.3.2, theorem 2",
-            EVERY_SCALE,
-        ),
-        Claim(
-            "4.1-axes",
-            "KFAC's axes are nearer to those of the ellipse than the coordinates are.",
-            "angle between KFAC's and the ellipse's first axes over that of the nearest coordinate axis",
-            "<=",
-            1.0,
-            "figure 4.1",
-        ),
-    )
+    claims = claims_of("rescaling-ellipse")
+    random = False
     scales = {"smoke": {"data": "digits", "images": 300, "updates": 5}, "paper": {"images": 60_000}}
     minutes = {"smoke": 0.1, "desk": 0.1, "paper": 0.2}
     notes = {
