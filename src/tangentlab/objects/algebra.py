@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.errors import InputError
+from tangentlab.objects.storage import Storable
 
 Scalar = int | float | Tensor
 
@@ -65,7 +66,7 @@ class MatrixAlgebra:
         return self.scaled(-1.0)
 
 
-class VectorAlgebra(ABC):
+class VectorAlgebra(Storable, ABC):
     """+, -, scalar *, /, **, dot and norms, written once on a flat tensor (*batch, dim)."""
 
     __array_ufunc__ = None  # numpy numbers on the left leave the product to this class

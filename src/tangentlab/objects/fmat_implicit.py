@@ -131,7 +131,7 @@ class FMatImplicit(FMat):
         return result
 
     def __getstate__(self) -> dict[str, Any]:
-        raise StructureError("FMatImplicit holds the model itself and cannot be pickled: use FMatDense.")
+        raise StructureError("FMatImplicit holds the model itself and can be neither pickled nor saved: use FMatDense.")
 
     def __repr__(self) -> str:
         outputs, examples, _, columns = self.sizes

@@ -17,9 +17,10 @@ from tangentlab.errors import InputError
 from tangentlab.objects.algebra import MatrixAlgebra
 from tangentlab.objects.fvector import FVector, centered, check_centering
 from tangentlab.objects.pvector import PVector
+from tangentlab.objects.storage import Storable
 
 
-class JacobianMap(MatrixAlgebra, ABC):
+class JacobianMap(Storable, MatrixAlgebra, ABC):
     """What PushForward and PullBack share: one Jacobian, as a map between parameters and functions."""
 
     layout: LayerCollection

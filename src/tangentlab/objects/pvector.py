@@ -136,6 +136,9 @@ class PVector(VectorAlgebra):
             raise InputError(f"The vector has no entries for {', '.join(sorted(missing))}.")
         return PVector(layout, {name: self[name] for name in layout.names})
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"layout": self.layout, "_flat": self.flat, "_parts": None}
+
     def __repr__(self) -> str:
         batch = tuple(self.flat.shape[:-1])
         return f"PVector(d = {self.layout.numel:,}, {f'batch {batch}, ' if batch else ''}{self.dtype}, {self.device})"

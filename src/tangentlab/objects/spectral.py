@@ -15,9 +15,10 @@ from tangentlab.linalg import safe_eigh, sym_pow
 from tangentlab.objects.algebra import MatrixAlgebra
 from tangentlab.objects.matrix_free import MatrixFree, Vectors, check_damping
 from tangentlab.objects.spectrum import Spectrum, cut_off, inverse_above, require_positive, without_rounding
+from tangentlab.objects.storage import Storable
 
 
-class Spectral(MatrixAlgebra, MatrixFree):
+class Spectral(Storable, MatrixAlgebra, MatrixFree):
     """A symmetric matrix with its spectrum, on parameters or on functions.
 
     All goes by `_spectrum`, the eigendecomposition of the matrix written out by default, in a basis of blocks or of

@@ -2,6 +2,7 @@
 
 import pickle
 from operator import add, mul, sub, truediv
+from pathlib import Path
 
 import pytest
 import torch
@@ -103,6 +104,22 @@ class AlgebraContract(SpectralContract):
         back = pickle.loads(pickle.dumps(F))
         assert type(back) is type(F) and back.layout == F.layout and repr(back) == repr(F)
         assert torch.equal(back.tensor(), F.tensor()) and torch.equal(back.diag().flat, F.diag().flat)
+        assert_close(back.solve(vectors(case), DAMPING).flat, F.solve(vectors(case), DAMPING).flat, case.dtype)
+
+    @stored_only
+    def test_a_file_keeps_everything(self, F: PMat, case: Case, tmp_path: Path) -> None:
+        path = tmp_path / "matrix.safetensors"
+        if not self.pickles:
+            with pytest.raises(StructureError, match="saved"):
+                F.save(path)
+            assert not list(tmp_path.iterdir())
+            return
+        F.eigvalsh()
+        F.save(path)
+        back = PMat.load(path)
+        assert type(back) is type(F) and back.layout == F.layout and repr(back) == repr(F)
+        assert all(torch.equal(a, b) for a, b in zip(F.tensors(), back.tensors(), strict=True))
+        assert torch.equal(back.tensor(), F.tensor()) and back.likelihood == F.likelihood
         assert_close(back.solve(vectors(case), DAMPING).flat, F.solve(vectors(case), DAMPING).flat, case.dtype)
 
     @stored_only

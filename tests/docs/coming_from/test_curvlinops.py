@@ -1,6 +1,7 @@
 """Every statement about curvlinops: our matrices against its definitions, and these against the library where it is there."""
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,10 +224,11 @@ def test_trace_determinant_and_norm_are_those_of_the_dense_matrix(network: str) 
 
 @covers(SECTION, "K.state_dict()")
 @each_network
-def test_a_matrix_survives_its_bytes(network: str) -> None:
-    names = {**case(network).names(), "pickle": pickle}
-    (data,) = ours(SECTION, "K.state_dict()", names)
-    assert torch.equal(pickle.loads(data).to_dense(), names["F"].to_dense())
+def test_a_matrix_survives_its_file_and_its_bytes(network: str, tmp_path: Path) -> None:
+    names = {**case(network).names(), "path": tmp_path / "F.safetensors"}
+    _, back = ours(SECTION, "K.state_dict()", names)
+    for matrix in (back, pickle.loads(pickle.dumps(names["F"]))):
+        assert torch.equal(matrix.tensor(), names["F"].tensor())
 
 
 def solved(one: Case, fisher: str, sharing: str, damping: float, **options: Any) -> Tensor:

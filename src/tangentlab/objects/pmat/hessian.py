@@ -64,7 +64,9 @@ class PMatImplicitHessian(PMat):
         raise StructureError("PMatImplicitHessian holds the model itself: move the model and build the matrix anew.")
 
     def __getstate__(self) -> dict[str, Any]:
-        raise StructureError("PMatImplicitHessian holds the model itself and cannot be pickled: use PMatDense.")
+        raise StructureError(
+            "PMatImplicitHessian holds the model itself and can be neither pickled nor saved: use PMatDense."
+        )
 
     def tensors(self) -> list[Tensor]:
         """Nothing is stored."""

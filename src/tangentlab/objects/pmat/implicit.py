@@ -168,7 +168,9 @@ class PMatImplicit(PMat):
         raise StructureError("PMatImplicit holds the model itself: move the model and build the matrix anew.")
 
     def __getstate__(self) -> dict[str, Any]:
-        raise StructureError("PMatImplicit holds the model itself and cannot be pickled: use another representation.")
+        raise StructureError(
+            "PMatImplicit holds the model itself and can be neither pickled nor saved: use another representation."
+        )
 
     def tensors(self) -> list[Tensor]:
         """Nothing is stored."""

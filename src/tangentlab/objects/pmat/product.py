@@ -11,9 +11,10 @@ from torch import Tensor
 from tangentlab.engine.frozen import all_frozen
 from tangentlab.objects.pmat.base import PMat
 from tangentlab.objects.pvector import PVector
+from tangentlab.objects.storage import Storable
 
 
-class PMatProduct:
+class PMatProduct(Storable):
     """The map v -> F (G (... v)) on parameter space, kept as it is written.
 
     It is no PMat: spectra, solves and samples of a PMat assume symmetry. `tensor()` is the matrix, `T` the transposed map.
