@@ -115,8 +115,8 @@ def test_a_dry_run_tells_steps_memory_and_time_and_writes_nothing(tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("run",), "name one or more experiments"),
-        (("run", "toy-claims", "--all"), "name one or more experiments"),
+        (("run",), "Name one or more experiments"),
+        (("run", "toy-claims", "--all"), "Name one or more experiments"),
         (("run", "toy-claim"), "did you mean 'toy-claims'"),
         (("run", "toy-claims", "--scale", "dest"), "did you mean 'desk'"),
         (("run", "toy-claims", "--set", "valuse=[1]"), "did you mean 'values'"),
@@ -130,7 +130,7 @@ def test_a_dry_run_tells_steps_memory_and_time_and_writes_nothing(tmp_path: Path
         (("gallery", "nothing"), "no folder 'nothing'"),
         (("replay", "nothing.yaml"), "cannot be read"),
         (("check", "nothing"), "MODULE:FACTORY"),
-        (("check", "no_such_module:make"), "cannot import"),
+        (("check", "no_such_module:make"), "Cannot import"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_exit_code_2(words: tuple[str, ...], complaint: str, tmp_path: Path):
@@ -272,7 +272,7 @@ def test_a_library_that_a_module_of_experiments_needs_is_named(monkeypatch: pyte
     monkeypatch.setenv(ENVIRONMENT, "needs_a_library")
     for words in (("list",), ("run", "mine"), ("run", "kl-expansion")):
         code, text = tangentlab(*words)
-        assert code == 2 and "imports 'no_such_library'" in text and "there is no experiment" not in text
+        assert code == 2 and "imports 'no_such_library'" in text and "There is no experiment" not in text
 
 
 MODELS = """

@@ -67,7 +67,9 @@ def Hessian(
     once per example PMatKronSum (the blocks as 1/n sum a a^T (x) Hess_s, exact) and PMatKFAC (mean a a^T (x) mean Hess_s).
     """
     if not hasattr(representation, "from_hessian"):
-        raise InputError(f"representation must be a class such as PMatImplicit or PMatDense, not {representation!r}.")
+        raise InputError(
+            f"The argument representation must be a class such as PMatImplicit or PMatDense, not {representation!r}."
+        )
     network, batches, loss = with_loss(Network.of(model, **options), loader, loss)
     return representation.from_hessian(LossHessian(network, batches, loss_of(loss)))
 

@@ -32,7 +32,7 @@ def imported_on_first_use(package: str) -> tuple[Callable[[str], Any], Callable[
     modules = {name for name, home in homes.items() if home == package}
     if hidden := [name for name, home in homes.items() if home == f"{package}.{name}"]:
         raise ImportError(
-            f"{hidden} of {package} have the names of modules, which would hide them: import them at once"
+            f"{hidden} of {package} have the names of modules, which would hide them: import them at once."
         )
 
     def getter(name: str) -> Any:

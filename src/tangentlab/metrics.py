@@ -128,12 +128,12 @@ def NTK(
     network = Network.of(model, **options)
     chosen = _chosen_outputs(outputs)
     if center not in (None, "per_output", "global"):
-        raise InputError(f"center must be None, 'per_output' or 'global', not {center!r}.")
+        raise InputError(f"The argument center must be None, 'per_output' or 'global', not {center!r}.")
     loader = Batches(loader, ordered=True)
     if representation is FMatImplicit:
         return _implicit_kernel(network, loader, loader2, outputs == "trace", chosen, per_layer, center)
     if representation is not FMatDense:
-        raise InputError(f"representation must be FMatDense or FMatImplicit, not {representation!r}.")
+        raise InputError(f"The argument representation must be FMatDense or FMatImplicit, not {representation!r}.")
     layer_of = {name: layer for layer, names in network.layout.layers.items() for name in names}
     with memory_limit(memory):
         kernels = tangent_kernel(
@@ -219,7 +219,9 @@ def per_example_grad_norms(
 
 def _one_of(likelihood: str | Likelihood | None, variant: str | None) -> str | Likelihood:
     if likelihood is not None and variant is not None and likelihood != variant:
-        raise InputError(f"likelihood={likelihood!r} and variant={variant!r} are two names of one argument: give one.")
+        raise InputError(
+            f"The arguments likelihood={likelihood!r} and variant={variant!r} are two names of one argument: give one."
+        )
     return likelihood if likelihood is not None else variant if variant is not None else "classification"
 
 
@@ -231,7 +233,9 @@ def _chosen_outputs(outputs: str | int | Sequence[int]) -> list[int] | None:
         [outputs] if isinstance(outputs, int) else [*outputs] if isinstance(outputs, list | tuple) else []
     )
     if not chosen or any(isinstance(index, bool) or not isinstance(index, int) for index in chosen):
-        raise InputError(f"outputs must be 'all', 'trace', the index of one output or of several, not {outputs!r}.")
+        raise InputError(
+            f"The argument outputs must be 'all', 'trace', the index of one output or of several, not {outputs!r}."
+        )
     return chosen
 
 
@@ -249,5 +253,7 @@ def loss_rows(network: Network, loader: Any, loss: str | Likelihood | LossFuncti
 def build_matrix(representation: Any, rows: Rows) -> Any:
     """A representation of the matrix that has these rows."""
     if not hasattr(representation, "from_rows"):
-        raise InputError(f"representation must be a class such as PMatKFAC or PMatDense, not {representation!r}.")
+        raise InputError(
+            f"The argument representation must be a class such as PMatKFAC or PMatDense, not {representation!r}."
+        )
     return representation.from_rows(rows)

@@ -23,7 +23,7 @@ def plain(value: Any) -> Any:
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, (int, float)):
         return value
-    raise TypeError(f"a metric must be made of numbers, texts and lists of these, not {type(value).__name__}")
+    raise TypeError(f"A metric must be made of numbers, texts and lists of these, not {type(value).__name__}.")
 
 
 def restored(value: Any) -> Any:

@@ -102,4 +102,6 @@ def schedule_of(value: Any) -> Schedule:
         return When(value)
     if isinstance(value, Iterable) and not isinstance(value, str):
         return At(value)
-    raise InputError(f"schedule must be a number of steps, a list of steps, a function or a Schedule, not {value!r}.")
+    raise InputError(
+        f"The schedule must be a number of steps, a list of steps, a function or a Schedule, not {value!r}."
+    )

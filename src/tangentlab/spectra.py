@@ -49,7 +49,7 @@ def fisher_eigenpairs(
     network = Network.of(model, **options)
     weighting: Weighting = ConvexLoss(loss) if loss is not None else Exact(likelihood_of(likelihood))
     if method not in ("auto", "gram", "dense", "lanczos"):
-        raise InputError(f"method must be 'auto', 'gram', 'dense' or 'lanczos', not {method!r}.")
+        raise InputError(f"The argument method must be 'auto', 'gram', 'dense' or 'lanczos', not {method!r}.")
     if method == "lanczos" and k is None:
         raise InputError("Lanczos finds some eigenpairs: give k, or take method='gram' or 'dense' for all of them.")
     rows = Rows(network, loader, weighting)

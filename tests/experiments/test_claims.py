@@ -162,7 +162,7 @@ def test_a_reason_of_one_seed_leaves_the_others_to_decide():
 )
 def test_a_claim_that_does_not_say_whose_it_is_is_refused(fault: dict):
     good = {"id": "c", "sentence": "s", "measured": "m", "relation": "<", "threshold": 1.0, "place": "p"}
-    with pytest.raises(ValueError, match="claim c"):
+    with pytest.raises(ValueError, match="Claim c"):
         Claim(**{**good, **fault})
 
 
@@ -178,5 +178,5 @@ def test_a_line_of_history_has_a_date_and_a_reason():
 )
 def test_a_claim_that_cannot_be_judged_is_refused(fault: dict):
     good = {"id": "c", "sentence": "s", "measured": "m", "relation": "<", "threshold": 1.0, "place": "p"}
-    with pytest.raises(ValueError, match="claim"):
+    with pytest.raises(ValueError, match="Claim"):
         Claim(**{**good, **fault})

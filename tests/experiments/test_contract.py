@@ -67,7 +67,7 @@ def description(**changes):
         ({"scales": {"huge": {}}}, "unknown scales huge"),
         ({"scales": {"smoke": {"widht": 3}}}, "did you mean 'width'"),
         ({"scales": {"paper": {"width": 2.5}}}, "not a whole number"),
-        ({"name": "toy-claims"}, "two experiments are called 'toy-claims'"),
+        ({"name": "toy-claims"}, "Two experiments are called 'toy-claims'"),
     ],
 )
 def test_an_incomplete_or_contradictory_description_is_refused_when_it_is_registered(changes: dict, complaint: str):

@@ -62,7 +62,7 @@ def test_a_setting_is_read_with_the_type_of_its_field(text: str, value: dict):
         ("pair=[1]", "1 entries, 2 are needed"),
         ("kind=randm", "did you mean 'random'"),
         ("limit=x", "neither a whole number nor null"),
-        ("widht=3", "unknown setting 'widht'; did you mean 'width'"),
+        ("widht=3", "Unknown setting 'widht'; did you mean 'width'"),
         ("zzz=3", "settings: width, rate"),
         ("width", "key=value"),
         ("=3", "key=value"),

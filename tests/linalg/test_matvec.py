@@ -36,7 +36,7 @@ def test_random_rows_are_centred_with_unit_covariance(distribution, dtype):
 
 def test_random_rows_repeat_with_the_generator_and_refuse_nonsense():
     assert torch.equal(random_rows(2, 5, generator=seeded(2)), random_rows(2, 5, generator=seeded(2)))
-    with pytest.raises(InputError, match="unknown distribution"):
+    with pytest.raises(InputError, match="Unknown distribution"):
         random_rows(2, 5, "cauchy")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="dim"):
         random_rows(2, 0)

@@ -280,7 +280,7 @@ def test_a_corner_patch_agrees_with_the_asked_share_of_each_class_and_touches_th
     assert torch.equal(data.inputs[:, 0, :5, :5], data.inputs[:, 2, :5, :5]) and "95%" in data.note
     with pytest.raises(InputError, match="binary"):
         add_corner_patch(core, load("digits"), 0.95, generator)
-    with pytest.raises(InputError, match="agreement"):
+    with pytest.raises(InputError, match="Agreement"):
         add_corner_patch(core, digits, 1.5, generator)
     with pytest.raises(InputError, match="0 or 1"):
         cue_groups(torch.tensor([0, 2]), torch.tensor([0, 1]))

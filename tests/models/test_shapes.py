@@ -137,7 +137,7 @@ def test_a_bidirectional_lstm_sees_the_final_state_of_each_direction(seed: Calla
     [
         (lambda: MLP((3,)), "at least"),
         (lambda: MLP((3, 0, 1)), r"widths\[1\]"),
-        (lambda: MLP((3, 1), activation="rellu"), "unknown activation 'rellu'"),
+        (lambda: MLP((3, 1), activation="rellu"), "Unknown activation 'rellu'"),
         (lambda: MLP((3, 4, 1), activation=nn.ReLU()), "instance"),
         (lambda: AutoEncoder((3,)), "at least"),
         (lambda: LeNet5(image_size=10, padding="classic"), "too small"),

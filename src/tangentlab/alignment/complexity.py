@@ -93,7 +93,7 @@ class LearningFlow:
         **options: Unpack[Options],
     ) -> None:
         if every < 1:
-            raise InputError(f"every must be at least 1 step, not {every}.")
+            raise InputError(f"The argument every must be at least 1 step, not {every}.")
         self.model, self.probe, self.every, self.draws = model, probe, every, draws
         options.setdefault("progress", False)
         self._options = options

@@ -55,7 +55,7 @@ def compare_directions(
         generator: source of the random directions, and of the starting vectors of a decomposition by Lanczos.
     """
     if k < 1:
-        raise InputError(f"k is at least 1, not {k}.")
+        raise InputError(f"The argument k is at least 1, not {k}.")
     options: dict[str, Any] = {"forward": forward, "function": function}
     pairs = fisher_eigenpairs(model, examples, k, "regression", progress=False, generator=generator, **options)
     count = sum(len(outputs) for outputs in _outputs(Network.of(model, None, **options), examples, None))

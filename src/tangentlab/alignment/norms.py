@@ -35,7 +35,9 @@ def distance_from_initialization(model: nn.Module, initial: nn.Module) -> float:
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     other = [n for n, p in trained.items() if n not in starts or starts[n].shape != p.shape]
     if other or not trained:
-        raise InputError(f"initial is no earlier copy of model: {', '.join(other[:5]) or 'nothing'} to be compared.")
+        raise InputError(
+            f"The argument initial is no earlier copy of model: {', '.join(other[:5]) or 'nothing'} to be compared."
+        )
     moved = [(parameter - starts[name]).detach().double().norm() for name, parameter in trained.items()]
     return float(torch.stack(moved).norm())
 

@@ -33,7 +33,7 @@ class Batches:
         self.tensors: Batch = tuple(data)
         self.count = len(self.tensors[0])
         if size is not None and not 1 <= size <= self.count:
-            raise InputError(f"batches of {size} examples cannot be made from {self.count}")
+            raise InputError(f"Batches of {size} examples cannot be made from {self.count}.")
         self.size, self.seed, self._augment = size, seed, augment
         self._epoch, self._order = -1, torch.arange(0)
 

@@ -60,7 +60,7 @@ class CheckpointStore:
             torch.load(buffer, weights_only=True)
         except Exception as error:
             raise TypeError(
-                f"the state '{name}' must be made of tensors, numbers, texts, lists and dictionaries: {error}"
+                f"The state '{name}' must be made of tensors, numbers, texts, lists and dictionaries: {error}"
             ) from error
         self._tried.add(name)
 

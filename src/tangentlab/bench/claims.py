@@ -49,7 +49,7 @@ class Change:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", self.date) or not self.was or not self.why:
-            raise ValueError(f"a line of history needs a date (2026-01-31), what was and why, not {self!r}")
+            raise ValueError(f"A line of history needs a date (2026-01-31), what was and why, not {self!r}.")
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,15 @@ class Claim:
     def __post_init__(self) -> None:
         _check_inequality(self)
         if self.origin not in get_args(Origin) or self.bound not in get_args(Bound):
-            raise ValueError(f"claim {self.id}: origin is 'paper' or 'ours', bound 'paper', 'sign' or 'ours'")
+            raise ValueError(f"Claim {self.id}: origin is 'paper' or 'ours', bound 'paper', 'sign' or 'ours'.")
         if (self.origin == "paper") != bool(self.quote):
             raise ValueError(
-                f"claim {self.id}: a claim of the paper quotes its words, and one of ours has none to quote"
+                f"Claim {self.id}: a claim of the paper quotes its words, and one of ours has none to quote."
             )
         if self.bound == "paper" and self.origin == "ours":
-            raise ValueError(f"claim {self.id}: a claim of ours cannot have a number of the paper as its bound")
+            raise ValueError(f"Claim {self.id}: a claim of ours cannot have a number of the paper as its bound.")
         if self.bound == "sign" and self.relation not in ("<", ">"):
-            raise ValueError(f"claim {self.id}: a sign is above or below its neutral value, so the relation is < or >")
+            raise ValueError(f"Claim {self.id}: a sign is above or below its neutral value, so the relation is < or >.")
 
     def true_for(self, value: float) -> bool:
         """Whether ``value`` satisfies the inequality; NaN never does."""
@@ -121,11 +121,11 @@ class Claim:
 
 def _check_inequality(one: Claim | Precondition) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.\-]*", one.id):
-        raise ValueError(f"claim id {one.id!r}: letters, digits, dots and dashes only")
+        raise ValueError(f"Claim id {one.id!r}: letters, digits, dots and dashes only.")
     if one.relation not in _COMPARE:
-        raise ValueError(f"claim {one.id}: relation {one.relation!r} is not one of {', '.join(_COMPARE)}")
+        raise ValueError(f"Claim {one.id}: relation {one.relation!r} is not one of {', '.join(_COMPARE)}.")
     if not math.isfinite(one.threshold):
-        raise ValueError(f"claim {one.id}: the threshold must be a finite number")
+        raise ValueError(f"Claim {one.id}: the threshold must be a finite number.")
 
 
 def preconditions(claims: Sequence[Claim]) -> dict[str, Precondition]:
@@ -133,9 +133,9 @@ def preconditions(claims: Sequence[Claim]) -> dict[str, Precondition]:
     found: dict[str, Precondition] = {}
     for condition in (condition for claim in claims for condition in claim.requires):
         if found.setdefault(condition.id, condition) != condition:
-            raise ValueError(f"claim precondition {condition.id}: two different ones have this id")
+            raise ValueError(f"Claim precondition {condition.id}: two different ones have this id.")
     if clash := found.keys() & {claim.id for claim in claims if not claim.retired}:
-        raise ValueError(f"claim ids are ids of preconditions, too: {', '.join(sorted(clash))}")
+        raise ValueError(f"Claim ids are ids of preconditions, too: {', '.join(sorted(clash))}.")
     return found
 
 

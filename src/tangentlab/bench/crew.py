@@ -54,7 +54,7 @@ class Crew:
                 code = self._running.pop(event["seed"]).wait()
                 self.report({**event, "code": code})
                 if code == STOPPED:
-                    raise RunError(f"seed {event['seed']} was stopped from outside")
+                    raise RunError(f"Seed {event['seed']} was stopped from outside.")
                 if code != DONE:
                     failed[event["seed"]] = problems.get(event["seed"]) or self._epitaph(event["seed"], code)
         finally:

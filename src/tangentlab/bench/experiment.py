@@ -97,7 +97,7 @@ class Experiment(ABC):
     def at(cls: type[Kind], scale: str, **changes: Any) -> Kind:
         """The experiment with the parameters of ``scale``, some of them changed; everything is type-checked."""
         if scale not in SCALES:
-            raise SettingError(f"unknown scale '{scale}'{suggestion(scale, SCALES)} (scales: {', '.join(SCALES)})")
+            raise SettingError(f"Unknown scale '{scale}'{suggestion(scale, SCALES)} (scales: {', '.join(SCALES)}).")
         return cls(**check_values(cls, {**cls.scales.get(scale, {}), **changes}))
 
     def parameters(self) -> dict[str, Any]:
@@ -114,15 +114,15 @@ class Experiment(ABC):
         """Raise when the description is incomplete or contradicts itself; called when the experiment is registered."""
         for attribute in ("name", "title", "question", "place", "chapter", "claims"):
             if not getattr(cls, attribute, None):
-                raise TypeError(f"{cls.__name__} needs a class attribute '{attribute}'")
+                raise TypeError(f"{cls.__name__} needs a class attribute '{attribute}'.")
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", cls.name):
-            raise TypeError(f"experiment name {cls.name!r}: small letters, digits and single dashes only")
+            raise TypeError(f"Experiment name {cls.name!r}: small letters, digits and single dashes only.")
         ids = [claim.id for claim in cls.claims]
         if doubled := {one for one in ids if ids.count(one) > 1}:
-            raise TypeError(f"{cls.name}: claim ids appear twice: {', '.join(sorted(doubled))}")
+            raise TypeError(f"{cls.name}: claim ids appear twice: {', '.join(sorted(doubled))}.")
         preconditions(cls.claims)
         for mapping in (cls.scales, cls.seeds, cls.minutes, cls.notes):
             if unknown := set(mapping) - set(SCALES):
-                raise TypeError(f"{cls.name}: unknown scales {', '.join(sorted(unknown))}")
+                raise TypeError(f"{cls.name}: unknown scales {', '.join(sorted(unknown))}.")
         for scale in SCALES:
             cls.at(scale)

@@ -57,20 +57,20 @@ def read_config(path: Path) -> Config:
     except (OSError, RecursionError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RunError(f"{path} cannot be read as a run's config: {error}") from error
     if not isinstance(content, dict):
-        raise RunError(f"{path} is not the config of a run: it holds no keys")
+        raise RunError(f"{path} is not the config of a run: it holds no keys.")
     known = {"experiment": str, "scale": str, "seeds": list, "parameters": dict, "max_steps": int, "provenance": dict}
     for key, value in content.items():
         if key not in known:
-            raise SettingError(f"{path}: unknown key '{key}'{suggestion(str(key), known)}")
+            raise SettingError(f"{path}: unknown key '{key}'{suggestion(str(key), known)}.")
         if not isinstance(value, known[key]) or isinstance(value, bool):
-            raise SettingError(f"{path}: '{key}' must be a {known[key].__name__}, not {value!r}")
+            raise SettingError(f"{path}: '{key}' must be a {known[key].__name__}, not {value!r}.")
     if lacking := [key for key in ("experiment", "scale", "seeds", "parameters") if key not in content]:
-        raise SettingError(f"{path}: the keys {', '.join(lacking)} are missing")
+        raise SettingError(f"{path}: the keys {', '.join(lacking)} are missing.")
     if content["scale"] not in SCALES:
         raise SettingError(f"{path}: unknown scale '{content['scale']}'{suggestion(content['scale'], SCALES)}")
     seeds = content["seeds"]
     if not seeds or not all(type(seed) is int for seed in seeds) or len(set(seeds)) != len(seeds):
-        raise SettingError(f"{path}: seeds must be a list of different whole numbers, not {seeds!r}")
+        raise SettingError(f"{path}: seeds must be a list of different whole numbers, not {seeds!r}.")
     return Config(**{**content, "seeds": tuple(seeds)})
 
 
@@ -112,7 +112,7 @@ class RunFolder:
         """An existing folder of a run, given by itself or by a file in it."""
         folder = cls(path if path.is_dir() else path.parent)
         if not folder.config_file.exists():
-            raise RunError(f"{path} is not a run's folder: there is no config.yaml in it")
+            raise RunError(f"{path} is not a run's folder: there is no config.yaml in it.")
         return folder
 
     def config(self) -> Config:

@@ -74,7 +74,7 @@ class Lab:
     def log(self, table: str, **values: Any) -> None:
         """Append one row to ``table`` of ``metrics.jsonl``; it is on its way to the disk when this returns."""
         if table in BENCH_TABLES:
-            raise ValueError(f"the table '{table}' belongs to the bench")
+            raise ValueError(f"The table '{table}' belongs to the bench.")
         self._writer.append(table, values)
 
     def measure(self, claim: str, value: float) -> None:

@@ -27,7 +27,7 @@ def render_report(folder: Path) -> str:
     """The page of the run in ``folder`` as text, made from its config, claims and figures."""
     summary = read_summary(folder)
     if summary is None:
-        raise FileNotFoundError(f"{folder} has no claims.json")
+        raise FileNotFoundError(f"{folder} has no claims.json.")
     config = folder / "config.yaml"
     return (
         environment()

@@ -29,7 +29,7 @@ def publish(run: Path, results: Path = RESULTS) -> Path:
     if summary is None:
         raise InputError(f"{run} holds no claims.json; is it a run's folder?")
     if faults := unfit(summary):
-        raise InputError(f"{run} cannot be published: {'; '.join(faults)}")
+        raise InputError(f"{run} cannot be published: {'; '.join(faults)}.")
     target = results / summary["experiment"]
     with disk_errors(target):
         made = Path(tempfile.mkdtemp(prefix=".", dir=make_folder(results)))
@@ -38,7 +38,7 @@ def publish(run: Path, results: Path = RESULTS) -> Path:
             if (target / TRENDS).exists():
                 shutil.copytree(target / TRENDS, made / TRENDS)
             if changes := judge_again(RunFolder(made)).changes:
-                raise InputError(f"{run} is not judged alike by what would be kept of it: {'; '.join(changes)}")
+                raise InputError(f"{run} is not judged alike by what would be kept of it: {'; '.join(changes)}.")
             shutil.rmtree(target, ignore_errors=True)
             made.chmod(0o755)
             made.rename(target)

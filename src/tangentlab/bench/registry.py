@@ -60,7 +60,7 @@ def experiment(kind: type[Kind]) -> type[Kind]:
         refuse_silent_changes(made.name, made.claims)
     other = _KNOWN.get(made.name)
     if other is not None and (other.__module__, other.__qualname__) != (made.__module__, made.__qualname__):
-        raise TypeError(f"two experiments are called '{made.name}': {other.__module__} and {made.__module__}")
+        raise TypeError(f"Two experiments are called '{made.name}': {other.__module__} and {made.__module__}.")
     _KNOWN[made.name] = made
     return made
 
@@ -88,8 +88,8 @@ def find(name: str) -> type[Experiment]:
         all_experiments()  # one that was added and is not in the index yet
     if name not in _KNOWN:
         raise SettingError(
-            f"there is no experiment '{name}'{suggestion(name, _KNOWN)}\n`tangentlab list` shows them all; "
-            f"one of your own is found when its module is named in ${ENVIRONMENT}"
+            f"There is no experiment '{name}'{suggestion(name, _KNOWN)}\n`tangentlab list` shows them all; "
+            f"one of your own is found when its module is named in ${ENVIRONMENT}."
         )
     return _KNOWN[name]
 

@@ -39,7 +39,9 @@ class Table:
         """One column as an array; a missing entry is NaN."""
         if not any(column in row for row in self.rows):
             known = sorted({key for row in self.rows for key in row} - {"row", "table"})
-            raise RunError(f"table '{self.name}' has no column '{column}' (it has {', '.join(known) or 'no rows'})")
+            raise RunError(
+                f"The table '{self.name}' has no column '{column}' (it has {', '.join(known) or 'no rows'})."
+            )
         return np.array([row.get(column, np.nan) for row in self.rows])
 
     def where(self, **conditions: Any) -> Table:
@@ -95,7 +97,9 @@ class Results:
         ]
         by_seed = [points for points in by_seed if points]
         if not by_seed:
-            raise RunError(f"table '{table}' has no rows with '{x}' and '{y}' where {conditions or 'anything holds'}")
+            raise RunError(
+                f"The table '{table}' has no rows with '{x}' and '{y}' where {conditions or 'anything holds'}."
+            )
         common = sorted(set.intersection(*(set(points) for points in by_seed)))
         values = np.array([[points[place] for place in common] for points in by_seed], dtype=float)
         return Curves(np.array(common, dtype=float), values.reshape(len(by_seed), len(common)))
@@ -107,7 +111,7 @@ class Results:
             return self._kept.arrays[f"{seed}/{name}"]
         path = self.folder.array_file(seed, name)
         if not path.exists():
-            raise RunError(f"no array '{name}' was saved by this seed: {path.name} is not there")
+            raise RunError(f"No array '{name}' was saved by this seed: {path.name} is not there.")
         try:
             array: Array = np.load(io.BytesIO(read_sealed(path)), allow_pickle=False)
         except (DataFileError, ValueError) as error:

@@ -34,7 +34,7 @@ class RowWriter:
     def append(self, table: str, values: Mapping[str, Any]) -> None:
         """Write one row (unless it is on disk already) and hand it to the operating system at once."""
         if clash := RESERVED & values.keys():
-            raise ValueError(f"the columns {sorted(clash)} belong to the bench")
+            raise ValueError(f"The columns {sorted(clash)} belong to the bench.")
         row = {"seed": self._seed, "row": self.count, "table": table, **values}
         if self.count >= self._on_disk:
             self._lines.append(row)

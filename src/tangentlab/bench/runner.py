@@ -52,7 +52,7 @@ def make_config(
     """The config of a new run; the number of seeds is the experiment's own for the scale when not given."""
     count = seeds if seeds is not None else experiment.seeds.get(scale, 1)
     if count < 1 or (max_steps is not None and max_steps < 1):
-        raise RunError("the number of seeds and of steps must be at least 1")
+        raise RunError("The number of seeds and of steps must be at least 1.")
     numbers = tuple(range(first_seed, first_seed + count))
     return Config(experiment.name, scale, numbers, experiment.parameters(), max_steps, provenance())
 
@@ -118,7 +118,7 @@ def finish(folder: RunFolder, failures: dict[int, str] | None = None) -> list[Ve
         raise
     except Exception as error:
         if results.complete:
-            raise RunError(f"the run is complete, but drawing it failed: {error!r}") from error
+            raise RunError(f"The run is complete, but drawing it failed: {error!r}") from error
         problem = "figures need the rest of the run"
     verdicts = results.verdicts()
     write_summary(results, verdicts, sorted(failures or {}), problem)
@@ -132,7 +132,7 @@ def redraw(folder: RunFolder) -> list[Verdict]:
     if folder.published:
         return finish(folder)
     if not folder.metrics_file.exists():
-        raise RunError(f"{folder.path} holds no metrics.jsonl to draw from: it is a result without its numbers")
+        raise RunError(f"{folder.path} holds no metrics.jsonl to draw from: it is a result without its numbers.")
     with folder.lock():
         return finish(folder)
 

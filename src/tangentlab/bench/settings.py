@@ -27,11 +27,11 @@ def parse_assignments(kind: type[Any], assignments: Iterable[str]) -> dict[str, 
         key, sign, text = assignment.partition("=")
         key = key.strip()
         if not sign or not key:
-            raise SettingError(f"--set takes key=value, not {assignment!r}")
+            raise SettingError(f"--set takes key=value, not {assignment!r}.")
         try:
             raw = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise SettingError(f"--set {key}: {text!r} is not readable as a value ({error})") from error
+            raise SettingError(f"--set {key}: {text!r} is not readable as a value ({error}).") from error
         values[key] = raw
     return check_values(kind, values)
 
@@ -42,11 +42,11 @@ def check_values(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
     checked: dict[str, Any] = {}
     for key, value in values.items():
         if key not in known:
-            raise SettingError(f"unknown setting '{key}'{suggestion(key, known)}\nsettings: {', '.join(known)}")
+            raise SettingError(f"Unknown setting '{key}'{suggestion(key, known)}\nsettings: {', '.join(known)}.")
         try:
             checked[key] = coerce(value, known[key])
         except ValueError as error:
-            raise SettingError(f"setting '{key}': {error}") from None
+            raise SettingError(f"Setting '{key}': {error}") from None
     return checked
 
 
@@ -64,7 +64,7 @@ def coerce(value: Any, annotation: Any) -> Any:
     if origin is Literal:
         if value in arguments:
             return value
-        raise ValueError(f"{value!r} is not one of {', '.join(map(repr, arguments))}{_near(value, arguments)}")
+        raise ValueError(f"{value!r} is not one of {', '.join(map(repr, arguments))}{_near(value, arguments)}.")
     if origin is tuple:
         return _tuple(value, arguments)
     if annotation is type(None):
@@ -77,7 +77,7 @@ def coerce(value: Any, annotation: Any) -> Any:
             pass
     elif annotation in (int, bool, str) and type(value) is annotation:
         return value
-    raise ValueError(f"{value!r} is not {_article(_type_name(annotation))}")
+    raise ValueError(f"{value!r} is not {_article(_type_name(annotation))}.")
 
 
 def _first_fitting(value: Any, choices: tuple[Any, ...]) -> Any:
@@ -86,16 +86,16 @@ def _first_fitting(value: Any, choices: tuple[Any, ...]) -> Any:
             return coerce(value, choice)
         except ValueError:
             continue
-    raise ValueError(f"{value!r} is neither {' nor '.join(_article(_type_name(choice)) for choice in choices)}")
+    raise ValueError(f"{value!r} is neither {' nor '.join(_article(_type_name(choice)) for choice in choices)}.")
 
 
 def _tuple(value: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{value!r} is not a list; write it as [a, b, c]")
+        raise ValueError(f"{value!r} is not a list; write it as [a, b, c].")
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         return tuple(coerce(item, arguments[0]) for item in value)
     if len(value) != len(arguments):
-        raise ValueError(f"{value!r} has {len(value)} entries, {len(arguments)} are needed")
+        raise ValueError(f"{value!r} has {len(value)} entries, {len(arguments)} are needed.")
     return tuple(coerce(item, kind) for item, kind in zip(value, arguments, strict=True))
 
 

@@ -48,7 +48,7 @@ def _precondition(row: dict[str, Any]) -> Precondition:
 
 def _claim(row: dict[str, Any], conditions: dict[str, Precondition]) -> Claim:
     if unknown := row.keys() - _ROW:
-        raise ValueError(f"claim {row.get('id')}: unknown columns {', '.join(sorted(unknown))}")
+        raise ValueError(f"Claim {row.get('id')}: unknown columns {', '.join(sorted(unknown))}.")
     relation, threshold = inequality(row["holds"])
     return Claim(
         row["id"],
@@ -73,4 +73,4 @@ def inequality(text: str) -> tuple[Relation, float]:
     for relation in get_args(Relation):
         if sign == relation and math.isfinite(float(number)):
             return relation, float(number)
-    raise ValueError(f"{text!r} is not an inequality such as '>= 0.9'")
+    raise ValueError(f"{text!r} is not an inequality such as '>= 0.9'.")

@@ -72,7 +72,7 @@ def list_experiments(
         if not chosen:
             titles = dict.fromkeys(entry.chapter for entry in known)
             raise SettingError(
-                f"no chapter with '{chapter}' in its title has experiments (there are: {', '.join(titles)})"
+                f"No chapter with '{chapter}' in its title has experiments (there are: {', '.join(titles)})."
             )
         show_experiments(chosen)
 
@@ -175,7 +175,7 @@ def gallery(
 
     with friendly_errors():
         if not folder.is_dir():
-            raise RunError(f"there is no folder '{folder}'; `tangentlab run` makes run folders in '{DEFAULT_OUT}'")
+            raise RunError(f"There is no folder '{folder}'; `tangentlab run` makes run folders in '{DEFAULT_OUT}'.")
         page = target if target is not None else folder / "gallery.html"
         make_folder(page.parent)
         count = write_gallery([run.path for run in runs_below(folder)], page)
@@ -251,9 +251,9 @@ def _configs(
     from tangentlab.bench.settings import parse_assignments
 
     if everything == bool(names):
-        raise SettingError("name one or more experiments, or give --all (not both); `tangentlab list` shows them")
+        raise SettingError("Name one or more experiments, or give --all (not both); `tangentlab list` shows them.")
     if everything and settings:
-        raise SettingError("--set belongs to one experiment; it cannot be used with --all")
+        raise SettingError("--set belongs to one experiment; it cannot be used with --all.")
     kinds = all_experiments() if everything else [find(name) for name in names]
     return [
         make_config(
@@ -279,7 +279,7 @@ def _find_run(which: str, out: Path) -> Path:
         with suppress(TangentlabError):  # a damaged config of another run is no reason to stop here
             if folder.config().experiment == which:
                 return folder.path
-    raise RunError(f"there is no run folder '{which}' and no run of an experiment with that name below {out}")
+    raise RunError(f"There is no run folder '{which}' and no run of an experiment with that name below {out}.")
 
 
 def main(arguments: list[str] | None = None) -> Any:

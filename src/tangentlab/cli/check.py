@@ -82,32 +82,34 @@ def make_model(target: str, shape: str) -> tuple[nn.Module, Any]:
 
     module_name, colon, factory_name = target.partition(":")
     if not colon or not module_name or not factory_name:
-        raise InputError(f"write MODULE:FACTORY, as in mymodule:make_model, not {target!r}")
+        raise InputError(f"Write MODULE:FACTORY, as in mymodule:make_model, not {target!r}.")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise InputError(f"cannot import '{module_name}': {error}; run the command in the folder it lies in") from error
+        raise InputError(
+            f"Cannot import '{module_name}': {error}; run the command in the folder it lies in."
+        ) from error
     except Exception as error:  # whatever the user's module does
-        raise InputError(f"importing '{module_name}' failed:\n{last_lines(error)}") from error
+        raise InputError(f"Importing '{module_name}' failed:\n{last_lines(error)}") from error
     factory = getattr(module, factory_name, None)
     if not callable(factory):
-        raise InputError(f"'{module_name}' has no function '{factory_name}'")
+        raise InputError(f"'{module_name}' has no function '{factory_name}'.")
     try:
         made = factory()
     except Exception as error:  # whatever the user's function does
         raise InputError(f"{target}() failed (it is called without arguments):\n{last_lines(error)}") from error
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
-        raise InputError(f"{target} gave a {type(model).__name__}, not a torch module or a pair (module, inputs)")
+        raise InputError(f"{target} gave a {type(model).__name__}, not a torch module or a pair (module, inputs).")
     if inputs is None:
         if not shape:
-            raise InputError(f"{target} gives a model without inputs: add --shape, as in --shape 3,32,32")
+            raise InputError(f"{target} gives a model without inputs: add --shape, as in --shape 3,32,32.")
         try:
             sizes = [int(size) for size in shape.split(",")]
         except ValueError:
-            raise InputError(f"--shape takes whole numbers with commas, as in 3,32,32, not {shape!r}") from None
+            raise InputError(f"--shape takes whole numbers with commas, as in 3,32,32, not {shape!r}.") from None
         inputs = torch.randn(4, *sizes, generator=torch.Generator().manual_seed(0))
     return model.eval(), inputs
 
@@ -127,7 +129,7 @@ def _require_forward(model: nn.Module, inputs: Any) -> None:
         raise
     except Exception as error:  # whatever the user's forward does
         shape = f" of shape {tuple(inputs.shape)}" if isinstance(inputs, torch.Tensor) else ""
-        raise InputError(f"the model does not take inputs{shape}:\n{last_lines(error)}") from error
+        raise InputError(f"The model does not take inputs{shape}:\n{last_lines(error)}") from error
 
 
 def last_lines(error: Exception, frames: int = 1) -> str:

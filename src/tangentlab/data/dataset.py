@@ -30,7 +30,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.targets):
-            raise InputError(f"{self.name}: {len(self.inputs)} inputs but {len(self.targets)} targets")
+            raise InputError(f"{self.name}: {len(self.inputs)} inputs but {len(self.targets)} targets.")
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -45,7 +45,7 @@ class Dataset:
     def first(self, count: int) -> Dataset:
         """The first ``count`` examples; an error when there are fewer."""
         if count > len(self):
-            raise InputError(f"{self.name}/{self.split} has {len(self)} examples, {count} were asked for")
+            raise InputError(f"{self.name}/{self.split} has {len(self)} examples, {count} were asked for.")
         return replace(self, inputs=self.inputs[:count], targets=self.targets[:count])
 
     def to(self, dtype: torch.dtype) -> Dataset:

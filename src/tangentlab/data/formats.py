@@ -28,14 +28,14 @@ def read_bytes(path: Path) -> bytes:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise DataFileError(f"{path}: cannot be read ({error.strerror or error})") from error
+        raise DataFileError(f"{path}: cannot be read ({error.strerror or error}).") from error
     if raw[:2] != b"\x1f\x8b":
         return raw
     try:
         return gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
         raise DataFileError(
-            f"{path}: the gzip stream is corrupt or cut short ({error}); delete it and get it again"
+            f"{path}: the gzip stream is corrupt or cut short ({error}); delete it and get it again."
         ) from error
 
 
@@ -49,15 +49,15 @@ def read_idx(path: Path, magic: int) -> Bytes:
     axes = magic & 0xFF
     header = 4 + 4 * axes
     if len(content) < header:
-        raise DataFileError(f"{path}: only {len(content)} bytes, shorter than the {header}-byte header of an IDX file")
+        raise DataFileError(f"{path}: only {len(content)} bytes, shorter than the {header}-byte header of an IDX file.")
     found, *shape = struct.unpack(f">{1 + axes}I", content[:header])
     if found != magic:
-        raise DataFileError(f"{path}: magic number is 0x{found:08x}, such an IDX file starts with 0x{magic:08x}")
+        raise DataFileError(f"{path}: magic number is 0x{found:08x}, such an IDX file starts with 0x{magic:08x}.")
     expected = int(np.prod(shape, dtype=object))
     if len(content) - header != expected:
         raise DataFileError(
             f"{path}: the header announces {' x '.join(map(str, shape))} = {expected} bytes, "
-            f"the file holds {len(content) - header}; it is truncated or corrupt, delete it and get it again"
+            f"the file holds {len(content) - header}; it is truncated or corrupt, delete it and get it again."
         )
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
 
@@ -79,7 +79,7 @@ def read_cifar(path: Path) -> tuple[Bytes, Bytes]:
     if rest or not count:
         raise DataFileError(
             f"{path}: {len(content)} bytes is not a whole number of {CIFAR_RECORD}-byte CIFAR-10 records; "
-            "it is truncated or not the binary version, delete it and get it again"
+            "it is truncated or not the binary version, delete it and get it again."
         )
     records = np.frombuffer(content, dtype=np.uint8).reshape(count, CIFAR_RECORD)
     check_labels(records[:, 0], path)
@@ -94,4 +94,6 @@ def cifar_bytes(images: Bytes, labels: Bytes) -> bytes:
 def check_labels(labels: Bytes, path: Path, classes: int = 10) -> None:
     """Raise unless every label names one of the ``classes``."""
     if labels.size and labels.max() >= classes:
-        raise DataFileError(f"{path}: holds the label {labels.max()}, expected 0 to {classes - 1}; the file is corrupt")
+        raise DataFileError(
+            f"{path}: holds the label {labels.max()}, expected 0 to {classes - 1}; the file is corrupt."
+        )

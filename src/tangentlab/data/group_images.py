@@ -81,14 +81,14 @@ def group_images(name: str, split: str = "train", *, path: str | os.PathLike[str
     """
     known = _known(name)
     if split not in SPLITS:
-        raise InputError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+        raise InputError(f"The argument split must be one of {', '.join(SPLITS)}, not {split!r}.")
     search = Search(name, known.folders, path)
     found = search.find(*((file,) for file in known.files))
     if found is None:
         raise search.missing([" and ".join(known.files)], "not possible for this data set", fetched=False)
     rows = [row for row in known.read(*found) if row[1] == SPLITS[split]]
     if not rows:
-        raise DataFileError(f"{found[0]}: names no image of the split '{split}'")
+        raise DataFileError(f"{found[0]}: names no image of the split '{split}'.")
     files, _, labels, cue = zip(*rows, strict=True)
     return GroupImages(name, split, files, torch.tensor(labels), torch.tensor(cue))
 
@@ -98,21 +98,21 @@ def _read_celeba(attributes: Path, partition: Path) -> Rows:
     lines = _lines(attributes)
     splits = {file: split for file, split, *_ in ((*line.split(), "") for line in _lines(partition))}
     if len(lines) < 3 or not lines[0].strip().isdigit():
-        raise DataFileError(f"{attributes}: does not start with the number of images and the names of the attributes")
+        raise DataFileError(f"{attributes}: does not start with the number of images and the names of the attributes.")
     names, count = lines[1].split(), int(lines[0])
     for needed in ("Blond_Hair", "Male"):
         if needed not in names:
-            raise DataFileError(f"{attributes}: has no attribute '{needed}' in its second line")
+            raise DataFileError(f"{attributes}: has no attribute '{needed}' in its second line.")
     if len(lines) - 2 != count:
-        raise DataFileError(f"{attributes}: announces {count} images and lists {len(lines) - 2}; get it again")
+        raise DataFileError(f"{attributes}: announces {count} images and lists {len(lines) - 2}; get it again.")
     blond, male = names.index("Blond_Hair"), names.index("Male")
     rows: Rows = []
     for line in lines[2:]:
         file, *values = line.split()
         if len(values) != len(names) or not {values[blond], values[male]} <= {"1", "-1"}:
-            raise DataFileError(f"{attributes}: the line of '{file}' is not {len(names)} times 1 or -1")
+            raise DataFileError(f"{attributes}: the line of '{file}' is not {len(names)} times 1 or -1.")
         if file not in splits:
-            raise DataFileError(f"{partition}: does not say to which split '{file}' belongs")
+            raise DataFileError(f"{partition}: does not say to which split '{file}' belongs.")
         image = attributes.parent / "img_align_celeba" / file
         rows.append((image, _split(splits[file], partition), int(values[blond] == "1"), int(values[male] == "-1")))
     return rows
@@ -123,11 +123,11 @@ def _read_waterbirds(table: Path) -> Rows:
     reader = csv.DictReader(_lines(table))
     missing = {"img_filename", "y", "place", "split"} - set(reader.fieldnames or ())
     if missing:
-        raise DataFileError(f"{table}: has no column {', '.join(sorted(missing))}")
+        raise DataFileError(f"{table}: has no column {', '.join(sorted(missing))}.")
     rows: Rows = []
     for row in reader:
         if not {row["y"], row["place"]} <= {"0", "1"}:
-            raise DataFileError(f"{table}: y and place of '{row['img_filename']}' are not 0 or 1")
+            raise DataFileError(f"{table}: y and place of '{row['img_filename']}' are not 0 or 1.")
         image = table.parent / row["img_filename"]
         rows.append((image, _split(row["split"], table), int(row["y"]), int(row["place"])))
     return rows
@@ -135,7 +135,7 @@ def _read_waterbirds(table: Path) -> Rows:
 
 def _split(text: str, path: Path) -> int:
     if text not in ("0", "1", "2"):
-        raise DataFileError(f"{path}: {text!r} is no split: 0 is train, 1 valid, 2 test")
+        raise DataFileError(f"{path}: {text!r} is no split: 0 is train, 1 valid, 2 test.")
     return int(text)
 
 
@@ -143,7 +143,7 @@ def _lines(path: Path) -> list[str]:
     try:
         return [line for line in read_bytes(path).decode("utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
-        raise DataFileError(f"{path}: cannot be read ({error})") from error
+        raise DataFileError(f"{path}: cannot be read ({error}).") from error
 
 
 GROUP_SETS: dict[str, GroupSet] = {
@@ -161,5 +161,5 @@ GROUP_SETS: dict[str, GroupSet] = {
 
 def _known(name: str) -> GroupSet:
     if name not in GROUP_SETS:
-        raise InputError(f"unknown set of groups '{name}' (known: {', '.join(GROUP_SETS)})")
+        raise InputError(f"Unknown set of groups '{name}' (known: {', '.join(GROUP_SETS)}).")
     return GROUP_SETS[name]

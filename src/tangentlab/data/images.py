@@ -70,7 +70,7 @@ def load(
     """
     known = known_set(name)
     if split not in ("train", "test"):
-        raise InputError(f"split must be 'train' or 'test', not {split!r}")
+        raise InputError(f"The argument split must be 'train' or 'test', not {split!r}.")
     if name == "digits":
         return _digits(split)
     search = Search(name, known.folders, path)
@@ -83,7 +83,7 @@ def known_set(name: str) -> ImageSet:
     if name not in IMAGE_SETS:
         near = get_close_matches(name, IMAGE_SETS, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise InputError(f"unknown data set '{name}'{hint} (known: {', '.join(IMAGE_SETS)})")
+        raise InputError(f"Unknown data set '{name}'{hint} (known: {', '.join(IMAGE_SETS)}).")
     return IMAGE_SETS[name]
 
 
@@ -172,9 +172,9 @@ def _read_idx(search: Search, split: str) -> tuple[Bytes, Bytes, str] | None:
     images, labels = read_idx(images_file, IDX_IMAGES), read_idx(labels_file, IDX_LABELS)
     expected = IMAGE_SETS[search.name].shape[1:]
     if images.shape[1:] != expected:
-        raise DataFileError(f"{images_file}: images are {images.shape[1:]}, {search.name} has {expected}")
+        raise DataFileError(f"{images_file}: images are {images.shape[1:]}, {search.name} has {expected}.")
     if len(images) != len(labels):
-        raise DataFileError(f"{images_file} holds {len(images)} images but {labels_file} {len(labels)} labels")
+        raise DataFileError(f"{images_file} holds {len(images)} images but {labels_file} {len(labels)} labels.")
     check_labels(labels, labels_file)
     return images, labels, _shortage(search.name, split, len(images))
 

@@ -23,12 +23,12 @@ def read_picture(path: Path, view: View | None = None) -> Bytes:
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataFileError(f"{path}: to read image files, install Pillow: pip install pillow") from error
+        raise DataFileError(f"{path}: to read image files, install Pillow: pip install pillow.") from error
     try:
         with Image.open(path) as image:
             coloured = image.convert("RGB")
     except OSError as error:  # a missing file, a truncated one, and what is no image
-        raise DataFileError(f"{path}: cannot be read as an image ({error})") from error
+        raise DataFileError(f"{path}: cannot be read as an image ({error}).") from error
     pixels: Bytes = np.asarray(coloured if view is None else view(coloured)).transpose(2, 0, 1)
     return pixels
 

@@ -30,7 +30,9 @@ def _train_files(folder: Path, classes: dict[str, int]) -> list[tuple[Path, int]
     for name, label in classes.items():
         files = sorted((folder / "train" / name / "images").glob("*.JPEG"))
         if not files:
-            raise DataFileError(f"{folder / 'train' / name / 'images'}: no JPEG files of class {name}; unpack it again")
+            raise DataFileError(
+                f"{folder / 'train' / name / 'images'}: no JPEG files of class {name}; unpack it again."
+            )
         pairs += [(file, label) for file in files]
     return pairs
 
@@ -41,7 +43,7 @@ def _validation_files(folder: Path, classes: dict[str, int]) -> list[tuple[Path,
     for line in _lines(table):
         name, wnid, *_ = (*line.split("\t"), "", "")
         if wnid not in classes:
-            raise DataFileError(f"{table}: {name!r} has the class {wnid!r}, which is not in {CLASSES_FILE}")
+            raise DataFileError(f"{table}: {name!r} has the class {wnid!r}, which is not in {CLASSES_FILE}.")
         pairs.append((folder / "val" / "images" / name, classes[wnid]))
     return pairs
 
@@ -50,9 +52,9 @@ def _lines(path: Path) -> list[str]:
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataFileError(f"{path}: cannot be read ({error})") from error
+        raise DataFileError(f"{path}: cannot be read ({error}).") from error
     if not lines:
-        raise DataFileError(f"{path}: is empty; unpack the archive again")
+        raise DataFileError(f"{path}: is empty; unpack the archive again.")
     return lines
 
 
@@ -60,5 +62,5 @@ def _picture(path: Path) -> Bytes:
     """One image (3, 64, 64); a few of the originals are grey and get three equal channels."""
     pixels = read_picture(path)
     if pixels.shape != (3, PIXELS, PIXELS):
-        raise DataFileError(f"{path}: is {pixels.shape[2]} x {pixels.shape[1]}, TinyImageNet has {PIXELS} x {PIXELS}")
+        raise DataFileError(f"{path}: is {pixels.shape[2]} x {pixels.shape[1]}, TinyImageNet has {PIXELS} x {PIXELS}.")
     return pixels

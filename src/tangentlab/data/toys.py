@@ -56,7 +56,7 @@ def yin_yang(count: int, generator: Generator) -> Dataset:
 def flower(latent: Tensor, petals: int) -> Tensor:
     """The curve ``(1 + sin(2 pi L z) / 2) (cos 2 pi z, sin 2 pi z)`` with L petals: ``(n,)`` to ``(n, 2)``."""
     if petals < 0:
-        raise InputError(f"a flower has 0 or more petals, not {petals}")
+        raise InputError(f"A flower has 0 or more petals, not {petals}.")
     radius = 1 + 0.5 * torch.sin(2 * math.pi * petals * latent)
     angle = 2 * math.pi * latent
     return radius[:, None] * torch.stack([angle.cos(), angle.sin()], dim=1)
@@ -73,7 +73,7 @@ def sinusoids(
     shift = torch.zeros(len(frequencies)) if phases is None else phases
     if len(factor) != len(frequencies) or len(shift) != len(frequencies):
         raise InputError(
-            f"{len(frequencies)} frequencies need as many amplitudes ({len(factor)}) and phases ({len(shift)})"
+            f"{len(frequencies)} frequencies need as many amplitudes ({len(factor)}) and phases ({len(shift)})."
         )
     waves = torch.sin(2 * math.pi * latent[:, None] * torch.tensor(frequencies, dtype=latent.dtype) + shift.to(latent))
     return waves @ factor.to(latent)

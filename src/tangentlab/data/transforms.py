@@ -21,7 +21,7 @@ def downscale(dataset: Dataset, pixels: int) -> Dataset:
     """
     height, width = dataset.inputs.shape[-2:]
     if pixels > min(height, width):
-        raise InputError(f"cannot scale {height} x {width} images down to {pixels} x {pixels}")
+        raise InputError(f"Cannot scale {height} x {width} images down to {pixels} x {pixels}.")
     return replace(dataset, inputs=functional.adaptive_avg_pool2d(dataset.inputs, pixels))
 
 
@@ -55,7 +55,7 @@ def balanced_subset(
         if len(members) < per_class:
             raise InputError(
                 f"{dataset.name}/{dataset.split} has {len(members)} examples of class {label}, "
-                f"{per_class} were asked for"
+                f"{per_class} were asked for."
             )
         picks.append(members[torch.randperm(len(members), generator=generator)[:per_class]])
     rows = torch.cat(picks)
@@ -94,9 +94,9 @@ def label_noise(
     keeps its label).
     """
     if not 0 <= fraction <= 1:
-        raise InputError(f"the fraction of noisy labels must be between 0 and 1, not {fraction}")
+        raise InputError(f"The fraction of noisy labels must be between 0 and 1, not {fraction}.")
     if kind not in ("wrong", "random"):
-        raise InputError(f"label noise is 'wrong' or 'random', not {kind!r}")
+        raise InputError(f"Label noise is 'wrong' or 'random', not {kind!r}.")
     classes = dataset.classes or int(dataset.targets.max()) + 1
     rows = torch.randperm(len(dataset), generator=generator)[: round(fraction * len(dataset))]
     targets = dataset.targets.clone()

@@ -84,7 +84,7 @@ def vmapped_rows(network: Network, batch: Any, names: tuple[str, ...], cotangent
         _, pull = vjp(lambda values: caller.call(values, single)[0], parameters)  # type: ignore[misc]
         grads = vmap(lambda c: pull(c)[0])(cotangent)
         if any(grads[name].shape != (len(cotangent), *parameters[name].shape) for name in names):
-            raise ValueError("an operation gives gradients of another shape than its parameter")
+            raise ValueError("An operation gives gradients of another shape than its parameter.")
         return torch.cat([grads[name].reshape(len(cotangent), -1) for name in names], 1)
 
     try:

@@ -34,6 +34,8 @@ def _no_conversion() -> Iterator[None]:
     def refuse(self: nn.Module, *args: Any, **options: Any) -> nn.Module:
         if threading.get_ident() != here:
             return convert(self, *args, **options)
-        raise RuntimeError(f"the forward converts a {type(self).__name__} (Module.to), which a transform cannot follow")
+        raise RuntimeError(
+            f"The forward converts a {type(self).__name__} (Module.to), which a transform cannot follow."
+        )
 
     yield from changed(lambda: setattr(nn.Module, "_apply", refuse), lambda: setattr(nn.Module, "_apply", convert))

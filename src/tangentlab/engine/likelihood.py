@@ -167,7 +167,9 @@ class LogSoftmax(_Diagonal):
         p = outputs.exp()
         tolerance = 100 * torch.finfo(p.dtype).eps ** 0.75
         if not torch.allclose(p.sum(-1), torch.ones_like(p.sum(-1)), atol=tolerance):
-            raise InputError("likelihood='log_softmax' needs outputs whose exponentials sum to one over the last axis.")
+            raise InputError(
+                "The argument likelihood='log_softmax' needs outputs whose exponentials sum to one over the last axis."
+            )
         return p
 
     def sample(self, outputs: Tensor, samples: int, generator: torch.Generator | None = None) -> Tensor:

@@ -23,7 +23,7 @@ def per_example(loss: LossFunction, outputs: Tensor, batch: Any) -> Tensor:
     targets = moved(targets_of(batch), outputs.device) if getattr(loss, "needs_targets", True) else None
     values = loss(outputs, targets)
     if values.shape[:1] != outputs.shape[:1]:
-        raise InputError("loss must return one value per example (reduction='none'), not a mean or a sum.")
+        raise InputError("The argument loss must return one value per example (reduction='none'), not a mean or a sum.")
     return values.flatten(1).sum(1) if values.ndim > 1 else values
 
 

@@ -111,7 +111,9 @@ class Network:
                 f"The output is empty, of shape {tuple(output.shape)}: a batch needs at least one example."
             )
         if self.n_output not in (None, output[0].numel()):
-            raise InputError(f"n_output={self.n_output}, but the model gives {output[0].numel()} outputs per example.")
+            raise InputError(
+                f"The argument n_output={self.n_output}, but the model gives {output[0].numel()} outputs per example."
+            )
         return output[:, None] if output.ndim == 1 else output
 
     def values(self, batch: Any) -> Tensor:
@@ -166,7 +168,7 @@ def spelled_out(function: Function) -> Function:
     @wraps(function)
     def called(*arguments: Any, **options: Any) -> Any:
         if unknown := options.keys() - known:
-            raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {min(unknown)!r}")
+            raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {min(unknown)!r}.")
         return function(*arguments, **options)
 
     called.__signature__ = signature.replace(parameters=[*own, *bundled])  # type: ignore[attr-defined]

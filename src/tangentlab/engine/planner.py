@@ -154,7 +154,7 @@ def plan(
     memory: the budget in bytes, by default `tangentlab.memory_budget()`.
     """
     if what not in WHAT:
-        raise InputError(f"what must be one of {', '.join(WHAT)}, not {what!r}.")
+        raise InputError(f"The argument what must be one of {', '.join(WHAT)}, not {what!r}.")
     network = Network.of(model, **options)
     sweep = Engine(network).sweep(x)
     factors = sweep.factors(sweep.identity_cotangents(range(1)))

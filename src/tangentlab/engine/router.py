@@ -70,7 +70,7 @@ class Router:
         unproved: dict[Group, str] = {}
         verdict = proof(self.network, captured.outputs, routes)
         if verdict.failed and examples_depend_on_each_other(self.network, batch, captured.outputs):
-            raise ModelError(f"{MIXED} (Seen in the gradient of {next(iter(verdict.failed.values()))!r}.)")
+            raise ModelError(f"{MIXED} (Seen in the gradient of {next(iter(verdict.failed.values()))!r}.).")
         while (
             verdict.failed
         ):  # a hook on a gradient acts before or after torch reads it, depending on what else is asked for

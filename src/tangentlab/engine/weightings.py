@@ -91,7 +91,7 @@ class MonteCarlo(Weighting):
         seed: int | None = None,
     ) -> None:
         if samples < 1:
-            raise InputError(f"samples must be at least 1, not {samples}.")
+            raise InputError(f"The argument samples must be at least 1, not {samples}.")
         self.likelihood, self.samples = likelihood, samples
         self._joint = labels if isinstance(labels, Tensor) else None
         self.labels: list[Tensor] = [] if labels is None or self._joint is not None else list(labels)
@@ -121,14 +121,16 @@ class MonteCarlo(Weighting):
                 start = sum(drawn.shape[1] for drawn in self.labels)
                 self.labels.append(self._joint[:, start : start + outputs.shape[0]])
             elif self._given:
-                raise InputError(f"labels= holds draws for {len(self.labels)} batches and the loader has more.")
+                raise InputError(
+                    f"The argument labels= holds draws for {len(self.labels)} batches and the loader has more."
+                )
             else:
                 generator = torch.Generator(outputs.device).manual_seed(self._seed + number)
                 self.labels.append(self.likelihood.sample(outputs, self.samples, generator))
         labels = self.labels[number]
         if labels.shape[1] != outputs.shape[0]:
             raise InputError(
-                f"labels= holds {labels.shape[1]} examples for batch {number}, which has {outputs.shape[0]}."
+                f"The argument labels= holds {labels.shape[1]} examples for batch {number}, which has {outputs.shape[0]}."
             )
         return labels
 
@@ -191,7 +193,7 @@ class RandomSigns(Weighting):
 
     def __init__(self, draws: int, generator: torch.Generator | None = None) -> None:
         if draws < 1:
-            raise InputError(f"draws must be at least 1, not {draws}.")
+            raise InputError(f"The argument draws must be at least 1, not {draws}.")
         self.draws = draws
         self._seed = int(torch.randint(2**62, (), generator=generator))
 

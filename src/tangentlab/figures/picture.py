@@ -20,4 +20,4 @@ class Picture:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9.\-]*", self.name):
-            raise ValueError(f"figure name {self.name!r}: small letters, digits, dots and dashes only")
+            raise ValueError(f"Figure name {self.name!r}: small letters, digits, dots and dashes only.")

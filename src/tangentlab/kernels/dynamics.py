@@ -59,7 +59,7 @@ class KernelDynamics:
         self._columns = Columns.of(targets, len(self.spectrum.vectors))
         initial = torch.zeros_like(targets) if initial is None else initial
         if initial.shape != targets.shape:
-            raise InputError(f"initial is {tuple(initial.shape)}, the targets are {tuple(targets.shape)}.")
+            raise InputError(f"The argument initial is {tuple(initial.shape)}, the targets are {tuple(targets.shape)}.")
         self._residual = self._columns.lay_out((initial - targets).to(self.spectrum.vectors))
 
     @property

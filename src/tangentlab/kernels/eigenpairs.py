@@ -82,12 +82,12 @@ def landmark_eigenpairs(columns: Tensor, core: Tensor, k: int) -> GramPairs:
     """
     m = _size(core, k)
     if columns.ndim != 2 or columns.shape[1] != m:
-        raise InputError(f"columns must be (n, {m}) for {m} landmarks, got {tuple(columns.shape)}")
+        raise InputError(f"The argument columns must be (n, {m}) for {m} landmarks, got {tuple(columns.shape)}.")
     values, vectors = safe_eigh(core, precision=torch.float64)
     keep = values > rounding_rtol(core.dtype, m) * values[-1]
     if int(keep.sum()) < k:
         raise InputError(
-            f"{m} landmarks have a kernel of rank {int(keep.sum())}, which is less than k = {k}: take more"
+            f"{m} landmarks have a kernel of rank {int(keep.sum())}, which is less than k = {k}: take more."
         )
     factor = (vectors[:, keep] / values[keep].sqrt()).T @ columns.T
     squares, turned = psd_thin_eigh(factor)
@@ -110,9 +110,9 @@ def product_eigenpairs(kernel: FMatImplicit, k: int, generator: torch.Generator 
 
 def _size(matrix: Tensor, k: int) -> int:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"a square Gram matrix is needed, got {tuple(matrix.shape)}")
+        raise InputError(f"A square Gram matrix is needed, got {tuple(matrix.shape)}.")
     if not 1 <= k <= len(matrix):
-        raise InputError(f"k must be between 1 and {len(matrix)}, the size of the Gram matrix, not {k}")
+        raise InputError(f"The argument k must be between 1 and {len(matrix)}, the size of the Gram matrix, not {k}.")
     return len(matrix)
 
 
@@ -120,7 +120,7 @@ def _require_symmetric(matrix: Tensor) -> None:
     """By its products with one vector from both sides, 4 n^2 operations."""
     vector = torch.arange(len(matrix), dtype=matrix.dtype, device=matrix.device).cos()
     if float((vector @ matrix - matrix @ vector).norm()) > torch.finfo(matrix.dtype).eps ** 0.5 * float(matrix.norm()):
-        raise InputError("the Gram matrix is not symmetric")
+        raise InputError("The Gram matrix is not symmetric.")
 
 
 def _residuals(matrix: Tensor, values: Tensor, rows: Tensor) -> Tensor:

@@ -37,9 +37,9 @@ class ModeOptimizer(ABC):
 
     def __post_init__(self) -> None:
         if not (self.lr > 0 and self.scale > 0 and self.weight_decay >= 0):
-            raise InputError(f"lr and scale must be positive and weight_decay at least 0: {self}.")
+            raise InputError(f"The arguments lr and scale must be positive and weight_decay at least 0: {self}.")
         if self.momentum is not None and not 0 <= self.momentum < 1:
-            raise InputError(f"momentum lies in [0, 1), not {self.momentum}.")
+            raise InputError(f"The argument momentum lies in [0, 1), not {self.momentum}.")
 
     def factors(self, eigenvalues: Tensor, time: float) -> tuple[Tensor, Tensor]:
         """(residual, reached) of modes with these eigenvalues, (m,) each, in float64; `time` may be `math.inf`.
@@ -49,7 +49,7 @@ class ModeOptimizer(ABC):
         """
         values = eigenvalues.to(torch.float64).clamp_min(0)
         if not time >= 0:
-            raise InputError(f"time is a number >= 0 or infinity, not {time!r}.")
+            raise InputError(f"The argument time is a number >= 0 or infinity, not {time!r}.")
         if math.isinf(time):
             return self._limit(values)
         residual, reached = self._factors(values, float(time))
@@ -130,7 +130,7 @@ class GradientDescent(ModeOptimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nesterov and not self.momentum:
-            raise InputError("nesterov=True needs a momentum, as in torch.optim.SGD.")
+            raise InputError("The argument nesterov=True needs a momentum, as in torch.optim.SGD.")
 
     def _factors(self, values: Tensor, time: float) -> tuple[Tensor, Tensor]:
         if time != int(time):

@@ -90,11 +90,11 @@ class KernelModes:
         By default ``lr = 1 / l_1``, which learns the first mode in one step.
         """
         if lr is not None and not lr > 0:
-            raise InputError(f"lr is positive, not {lr}.")
+            raise InputError(f"The argument lr is positive, not {lr}.")
         factors = (1 - self.values * (1 / self.values[0] if lr is None else lr)).abs()
         if bool((factors >= 1).any()):
             raise InputError(
-                f"lr = {lr} is above 2 / l_1 = {2 / float(self.values[0]):.3g}: these modes do not converge."
+                f"The argument lr = {lr} is above 2 / l_1 = {2 / float(self.values[0]):.3g}: these modes do not converge."
             )
         return -1 / factors.log()
 
@@ -111,7 +111,7 @@ def kernel_modes(kernel: AnyKernel, rank: int | None = None, center: str | None 
         `KernelModes`. Cost: ``9 (c n)^3``.
     """
     if rank is not None and rank < 1:
-        raise InputError(f"rank is at least 1, not {rank}.")
+        raise InputError(f"The argument rank is at least 1, not {rank}.")
     data = kernel_data(kernel)
     seen = centred(data, center)
     values, vectors = safe_eigh(seen.matrix())

@@ -49,7 +49,7 @@ def rademacher_exact(kernel: Kernel, radius: float = 1.0) -> Tensor:
     matrix = _ball(kernel, radius)
     n = len(matrix)
     if n > EXACT_SIGNS_LIMIT:
-        raise InputError(f"{n} examples have 2^{n} sign vectors; use rademacher_monte_carlo above {EXACT_SIGNS_LIMIT}")
+        raise InputError(f"{n} examples have 2^{n} sign vectors; use rademacher_monte_carlo above {EXACT_SIGNS_LIMIT}.")
     codes = torch.arange(2 ** (n - 1), device=matrix.device)[:, None] >> torch.arange(n, device=matrix.device)
     return _correlations(matrix, 1 - 2 * (codes & 1).to(matrix)).mean() * (radius / n)
 
@@ -76,9 +76,9 @@ def rademacher_monte_carlo(
     """
     matrix = _ball(kernel, radius)
     if samples < 2:
-        raise InputError(f"an interval needs at least 2 samples, got {samples}")
+        raise InputError(f"An interval needs at least 2 samples, got {samples}.")
     if not 0 < confidence < 1:
-        raise InputError(f"confidence must be between 0 and 1, got {confidence}")
+        raise InputError(f"The argument confidence must be between 0 and 1, got {confidence}.")
     n = len(matrix)
     signs = random_rows(samples, n, "rademacher", dtype=matrix.dtype, device=matrix.device, generator=generator)
     values = _correlations(matrix, signs) * (radius / n)
@@ -119,12 +119,12 @@ def empirical_generalization_bound(complexity: Tensor | float, n: int, delta: fl
 
 def _check_bound(n: int, delta: float) -> None:
     if n < 1 or not 0 < delta <= 1:
-        raise InputError(f"a bound needs n >= 1 and 0 < delta <= 1, got n = {n} and delta = {delta}")
+        raise InputError(f"A bound needs n >= 1 and 0 < delta <= 1, got n = {n} and delta = {delta}.")
 
 
 def _ball(kernel: Kernel, radius: float) -> Tensor:
     if radius < 0:
-        raise InputError(f"the radius of a norm ball cannot be negative, got {radius}")
+        raise InputError(f"The radius of a norm ball cannot be negative, got {radius}.")
     return kernel_matrix(kernel)
 
 

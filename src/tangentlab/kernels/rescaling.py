@@ -86,7 +86,7 @@ def _norm_energies(kernel: Kernel | FMat, targets: FVector | Tensor) -> tuple[Ke
 def _least(energies: Tensor, traces: Tensor, kappa: float, examples: int) -> Rescaling:
     """Minimize ``sum nu e * sum l / nu``: nu = kappa sqrt(l / e), infinite (at no cost in either sum) where e = 0."""
     if not kappa > 0:
-        raise InputError(f"kappa must be positive, not {kappa}.")
+        raise InputError(f"The argument kappa must be positive, not {kappa}.")
     return _capacity(kappa * (traces / energies).sqrt(), energies, traces, examples)
 
 

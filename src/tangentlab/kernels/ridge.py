@@ -65,8 +65,8 @@ def predict(cross_kernel: Tensor, coefficients: Tensor) -> Tensor:
     """
     if cross_kernel.ndim != 2 or cross_kernel.shape[1] != len(coefficients):
         raise InputError(
-            f"the cross kernel must be (new points, {len(coefficients)}), one column per coefficient; "
-            f"got {tuple(cross_kernel.shape)}"
+            f"The cross kernel must be (new points, {len(coefficients)}), one column per coefficient; "
+            f"got {tuple(cross_kernel.shape)}."
         )
     return cross_kernel @ coefficients
 

@@ -304,7 +304,7 @@ def _rounding_of_square(data: Tensor) -> float:
 def _centred_labels(features: Tensor, center: str | None) -> Tensor:
     """``(c, n, features)``, centred as the kernel is."""
     if center not in (None, "per_output", "global"):
-        raise InputError(f"center must be None, 'per_output' or 'global', not {center!r}.")
+        raise InputError(f"The argument center must be None, 'per_output' or 'global', not {center!r}.")
     if center is None:
         return features
     moved = features - features.mean((1,) if center == "per_output" else (0, 1), keepdim=True)

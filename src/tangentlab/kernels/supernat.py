@@ -84,9 +84,13 @@ def supernat_descent(
     if features.ndim != 2 or targets.shape != features.shape[:1] or not targets.numel():
         raise InputError(f"Features (n, p) and targets (n,) are needed, not {features.shape} and {targets.shape}.")
     if normalization not in ("fixed", "trace", "max", "none"):
-        raise InputError(f"normalization must be 'fixed', 'trace', 'max' or 'none', not {normalization!r}.")
+        raise InputError(
+            f"The argument normalization must be 'fixed', 'trace', 'max' or 'none', not {normalization!r}."
+        )
     if not (lr_scale > 0 and rate_scale > 0 and steps >= 0):
-        raise InputError(f"lr_scale, rate_scale and steps are positive, not {lr_scale}, {rate_scale}, {steps}.")
+        raise InputError(
+            f"The arguments lr_scale, rate_scale and steps are positive, not {lr_scale}, {rate_scale}, {steps}."
+        )
     n = len(targets)
     left, singular, right = torch.linalg.svd(features.double(), full_matrices=False)
     rank = int((singular > rounding_rtol(features.dtype, max(features.shape)) * singular[0]).sum())

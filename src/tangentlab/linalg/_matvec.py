@@ -29,18 +29,18 @@ def product(matvec: Matvec, rows: Tensor) -> Tensor:
     result = matvec(rows)
     if result.shape != rows.shape:
         raise InputError(
-            f"matvec maps {tuple(rows.shape)} to {tuple(result.shape)}; it must map row-batched vectors "
-            f"(vectors, dim) to the same shape"
+            f"The argument matvec maps {tuple(rows.shape)} to {tuple(result.shape)}; it must map row-batched vectors "
+            f"(vectors, dim) to the same shape."
         )
     if not bool(torch.isfinite(result).all()):
-        raise NumericsError("a matrix-vector product returned non-finite numbers; check the matrix and its scale")
+        raise NumericsError("A matrix-vector product returned non-finite numbers; check the matrix and its scale.")
     return result.to(rows)
 
 
 def in_batches(matvec: Matvec, size: int) -> Matvec:
     """The same matrix, asked for at most ``size`` products at a time; bounds the memory of a batched product."""
     if size < 1:
-        raise InputError(f"the batch size must be at least 1, got {size}")
+        raise InputError(f"The batch size must be at least 1, got {size}.")
 
     def batched(rows: Tensor) -> Tensor:
         return torch.cat([matvec(chunk) for chunk in torch.split(rows, size)])
@@ -69,18 +69,18 @@ def random_rows(
     where the generator lives and then moved, so that a CPU generator gives the same vectors on every device.
     """
     if dim < 1:
-        raise InputError(f"dim must be at least 1, got {dim}")
+        raise InputError(f"The argument dim must be at least 1, got {dim}.")
     source = torch.device(device) if generator is None else generator.device
     if distribution == "rademacher":
         signs = torch.randint(0, 2, (count, dim), generator=generator, device=source, dtype=torch.int8)
         return signs.to(device=device, dtype=dtype or torch.get_default_dtype()).mul_(2).sub_(1)
     if distribution == "gaussian":
         return torch.randn((count, dim), generator=generator, device=source, dtype=dtype).to(device)
-    raise InputError(f"unknown distribution {distribution!r}; known: 'rademacher', 'gaussian'")
+    raise InputError(f"Unknown distribution {distribution!r}; known: 'rademacher', 'gaussian'.")
 
 
 def at_least_one(**counts: int) -> None:
     """Refuses counts (of probes, steps, pairs) below one, by name."""
     for name, value in counts.items():
         if value < 1:
-            raise InputError(f"{name} must be at least 1, got {value}")
+            raise InputError(f"{name} must be at least 1, got {value}.")

@@ -67,13 +67,13 @@ def conjugate_gradients(
         SolveError: with ``on_failure="raise"``, when bad curvature, stagnation or the iteration limit stopped it.
     """
     if on_failure not in ("raise", "report"):
-        raise InputError(f"on_failure must be 'raise' or 'report', got {on_failure!r}")
+        raise InputError(f"The argument on_failure must be 'raise' or 'report', got {on_failure!r}.")
     if rhs.ndim not in (1, 2) or rhs.shape[-1] < 1:
-        raise InputError(f"rhs must be (dim,) or (rhs, dim), got shape {tuple(rhs.shape)}")
+        raise InputError(f"The argument rhs must be (dim,) or (rhs, dim), got shape {tuple(rhs.shape)}.")
     if start is not None and start.shape != rhs.shape:
-        raise InputError(f"start has shape {tuple(start.shape)}, rhs {tuple(rhs.shape)}")
+        raise InputError(f"The argument start has shape {tuple(start.shape)}, rhs {tuple(rhs.shape)}.")
     if not bool(torch.isfinite(rhs).all()):
-        raise InputError("the right-hand side has non-finite entries")
+        raise InputError("The right-hand side has non-finite entries.")
     limit = min(10 * rhs.shape[-1], 10_000) if max_iterations is None else max_iterations
     at_least_one(max_iterations=limit)
     tolerance = max(1e-8, 100 * torch.finfo(rhs.dtype).eps) if rtol is None else rtol

@@ -41,7 +41,7 @@ def damped_factor(matrix: Tensor, damping: float = 0.0, *, pseudo_inverse: bool 
         SolveError: singular to working precision, and no pseudo-inverse was asked for.
     """
     if damping < 0:
-        raise InputError(f"a damping, penalty or noise variance cannot be negative, got {damping}")
+        raise InputError(f"A damping, penalty or noise variance cannot be negative, got {damping}.")
     if matrix.dtype in (torch.float16, torch.bfloat16):
         factor = _factorized(matrix.float(), damping, pseudo_inverse, rounding_rtol(matrix.dtype, len(matrix)))
         return DampedFactor(
@@ -65,9 +65,9 @@ def _factorized(matrix: Tensor, damping: float, pseudo_inverse: bool, rtol: floa
     values, vectors = safe_eigh(matrix)
     rounding = rtol * float(values.abs().max())
     if float(values[0]) < -10 * rounding:
-        raise NumericsError(f"the matrix is not positive semi-definite: smallest eigenvalue {float(values[0]):.3g}")
+        raise NumericsError(f"The matrix is not positive semi-definite: smallest eigenvalue {float(values[0]):.3g}.")
     if damping == 0 and not pseudo_inverse:
-        raise SolveError(f"the matrix is singular to working precision; add a damping or noise above {rounding:.2g}")
+        raise SolveError(f"The matrix is singular to working precision; add a damping or noise above {rounding:.2g}.")
     damped = values.clamp_min(0) + damping
     inverse = sym_pow(values, -1, rtol) if damping == 0 else 1 / damped
     return DampedFactor(

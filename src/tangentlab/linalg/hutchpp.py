@@ -36,7 +36,7 @@ def hutchpp(
         products; memory about ``matvecs`` vectors.
     """
     if matvecs < 3:
-        raise InputError(f"Hutch++ needs at least 3 products, got {matvecs}")
+        raise InputError(f"Hutch++ needs at least 3 products, got {matvecs}.")
     if matvecs >= dim:
         exact = dense(matvec, dim, dtype=dtype, device=device).trace()
         return Estimate(exact, torch.zeros_like(exact), dim)

@@ -45,7 +45,7 @@ def krylov_function(
         NumericsError: not converged after ``max_steps``.
     """
     if rows.ndim != 2:
-        raise InputError(f"rows must be (vectors, dim), got shape {tuple(rows.shape)}")
+        raise InputError(f"The argument rows must be (vectors, dim), got shape {tuple(rows.shape)}.")
     tolerance = max(1e-10, 100 * torch.finfo(rows.dtype).eps) if tol is None else tol
     norms = rows.norm(dim=1, keepdim=True)
     krylov = _Krylov(matvec, rows / torch.where(norms > 0, norms, 1.0))
@@ -59,8 +59,8 @@ def krylov_function(
                 return current
             previous = current
     raise NumericsError(
-        f"f(A) z has not converged after {max_steps} Lanczos steps; a larger damping makes the function smoother, "
-        "or use a representation with a closed form"
+        f"The product f(A) z has not converged after {max_steps} Lanczos steps; a larger damping makes the function smoother, "
+        "or use a representation with a closed form."
     )
 
 

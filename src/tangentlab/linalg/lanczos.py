@@ -82,7 +82,7 @@ def lanczos(
     """
     at_least_one(dim=dim, k=k, max_restarts=max_restarts)
     if which not in ("top", "bottom", "magnitude"):
-        raise InputError(f"which must be 'top', 'bottom' or 'magnitude', got {which!r}")
+        raise InputError(f"The argument which must be 'top', 'bottom' or 'magnitude', got {which!r}.")
     k = min(k, dim)
     block, size = _sizes(k, block_size, basis_size)
     dtype = dtype or torch.get_default_dtype()
@@ -103,7 +103,7 @@ def _sizes(k: int, block_size: int | None, basis_size: int | None) -> tuple[int,
     at_least_one(block_size=block)
     wanted = max(2 * k + 8, 32, k + 2 * block) if basis_size is None else basis_size
     if wanted < k + 2 * block:
-        raise InputError(f"basis_size must be at least k + 2 block_size = {k + 2 * block}, got {wanted}")
+        raise InputError(f"The argument basis_size must be at least k + 2 block_size = {k + 2 * block}, got {wanted}.")
     return block, -(-wanted // block) * block
 
 

@@ -34,7 +34,7 @@ def low_rank_eigh(matrix: Tensor, rank: int) -> Decomposition:
     """
     size = len(matrix)
     if not 1 <= rank <= size:
-        raise InputError(f"rank must be between 1 and the size {size} of the matrix, got {rank}")
+        raise InputError(f"The argument rank must be between 1 and the size {size} of the matrix, got {rank}.")
     with torch.autocast(matrix.device.type, enabled=False):
         if matrix.dtype in (torch.float16, torch.bfloat16):
             values, vectors = _decomposed(matrix.float(), rank)
@@ -67,6 +67,6 @@ def _verify(matrix: Tensor, values: Tensor, vectors: Tensor) -> None:
     # Not `>`: a NaN must count as inaccurate.
     if not (bool(residual <= tolerance * values[-1]) and bool(skew <= tolerance)):
         raise NumericsError(
-            f"this {size} x {size} matrix is not that of its {rank} largest eigenpairs (relative error "
-            f"{float(residual / values[-1]):.1e}): its rank is larger, so use safe_eigh"
+            f"This {size} x {size} matrix is not that of its {rank} largest eigenpairs (relative error "
+            f"{float(residual / values[-1]):.1e}): its rank is larger, so use safe_eigh."
         )

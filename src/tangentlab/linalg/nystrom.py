@@ -33,7 +33,7 @@ class Nystrom:
     def solve(self, rows: Tensor, damping: float) -> Tensor:
         """``(V^T diag(s) V + damping I)^-1`` applied to rows ``(vectors, dim)``."""
         if damping <= 0:
-            raise InputError(f"a low-rank matrix has an inverse only with a positive damping, got {damping}")
+            raise InputError(f"A low-rank matrix has an inverse only with a positive damping, got {damping}.")
         factors = 1 / (self.eigenvalues + damping) - 1 / damping
         return ((rows @ self.eigenvectors.T) * factors) @ self.eigenvectors + rows / damping
 
@@ -103,7 +103,7 @@ def nystrom(
     values, vectors = safe_eigh((core + core.T) / 2)
     if float(values[0]) < -10 * shift:
         raise NumericsError(
-            f"the matrix is not positive semi-definite: a direction of curvature {float(values[0]):.3g} was met"
+            f"The matrix is not positive semi-definite: a direction of curvature {float(values[0]):.3g} was met."
         )
     keep = values > shift / 10
     half = (vectors[:, keep] / values[keep].sqrt()).T @ shifted

@@ -74,7 +74,7 @@ def randomized_svd(
         return RandomizedSVD(basis, empty, basis.new_zeros(0, columns), empty)
     small = rmatvec(basis)
     if not bool(torch.isfinite(small).all()):
-        raise NumericsError("a matrix-vector product returned non-finite numbers; check the matrix and its scale")
+        raise NumericsError("A matrix-vector product returned non-finite numbers; check the matrix and its scale.")
     inner, singular, right = torch.linalg.svd(small, full_matrices=False)
     left = inner.T @ basis
     left, singular, right = left[:k], singular[:k], right[:k]

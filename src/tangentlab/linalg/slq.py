@@ -120,7 +120,7 @@ def slq_trace(
 def _integrals(quadrature: Quadrature, function: Callable[[Tensor], Tensor]) -> Tensor:
     values = function(quadrature.nodes)
     if not bool(torch.isfinite(values).all()):
-        raise NumericsError("the function is not finite on the spectrum; shift or damp the matrix")
+        raise NumericsError("The function is not finite on the spectrum; shift or damp the matrix.")
     return (quadrature.weights * values).sum(1)
 
 
@@ -142,18 +142,18 @@ def slq_logdet(
         NumericsError: A + damping I is not positive definite to working precision; the message suggests a damping.
     """
     if damping < 0:
-        raise InputError(f"damping must not be negative, got {damping}")
+        raise InputError(f"The argument damping must not be negative, got {damping}.")
     precision = rounding_rtol(dtype or torch.get_default_dtype(), steps)
 
     def log_damped(nodes: Tensor) -> Tensor:
         largest = float(nodes.abs().max())
         smallest = float(nodes.min())
         if smallest < -100 * precision * largest:
-            raise NumericsError(f"the matrix has the negative eigenvalue {smallest:.3g}: no log-determinant")
+            raise NumericsError(f"The matrix has the negative eigenvalue {smallest:.3g}: no log-determinant.")
         if smallest + damping <= precision * largest and damping <= precision * largest:
             raise NumericsError(
-                f"the matrix is singular to working precision (smallest {smallest:.3g}, largest {largest:.3g}); "
-                f"give a damping above {max(precision * largest, torch.finfo(torch.float64).tiny):.2g}"
+                f"The matrix is singular to working precision (smallest {smallest:.3g}, largest {largest:.3g}); "
+                f"give a damping above {max(precision * largest, torch.finfo(torch.float64).tiny):.2g}."
             )
         return (nodes.clamp_min(0) + damping).log()
 

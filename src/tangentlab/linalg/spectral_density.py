@@ -75,7 +75,7 @@ def spectral_density(
     spread = high - low if high - low > 1e-6 * max(abs(low), abs(high)) else max(abs(low), abs(high)) or 1.0
     sigma = 0.01 * spread if width is None else width
     if sigma <= 0:
-        raise InputError(f"width must be positive, got {sigma}")
+        raise InputError(f"The argument width must be positive, got {sigma}.")
     at: Tensor
     if grid is None:
         # Half a width between points makes the trapezoid rule exact to rounding.

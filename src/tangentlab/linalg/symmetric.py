@@ -122,7 +122,7 @@ def psd_thin_eigh(rows: Tensor, *, rtol: float | None = None) -> Decomposition:
         (0 for zero rows).
     """
     if rows.ndim != 2:
-        raise InputError(f"rows must be a matrix (m, d), got shape {tuple(rows.shape)}")
+        raise InputError(f"The argument rows must be a matrix (m, d), got shape {tuple(rows.shape)}.")
     count, dim = rows.shape
     wide = count < dim
     working = rows.detach().to(torch.promote_types(rows.dtype, torch.float64))
@@ -148,23 +148,23 @@ def _orthonormal_columns(columns: Tensor) -> Tensor:
 
 def _decompose(matrix: Tensor, label: str, precision: torch.dtype | None) -> Decomposition:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"{label}: a square matrix is needed, got shape {tuple(matrix.shape)}")
+        raise InputError(f"{label}: a square matrix is needed, got shape {tuple(matrix.shape)}.")
     if not matrix.dtype.is_floating_point:
-        raise InputError(f"{label}: a real floating-point matrix is needed, got {matrix.dtype}")
+        raise InputError(f"{label}: a real floating-point matrix is needed, got {matrix.dtype}.")
     size = len(matrix)
     if size == 0:
         return matrix.new_zeros(0), matrix.new_zeros(0, 0)
     working = matrix.to(precision or torch.promote_types(matrix.dtype, torch.float32))
     scale = torch.maximum(working.amax(), -working.amin())
     if not bool(torch.isfinite(scale)):
-        raise NumericsError(f"{label}: non-finite entries; look for an overflow or a division by zero upstream")
+        raise NumericsError(f"{label}: non-finite entries; look for an overflow or a division by zero upstream.")
     if not bool(scale > 0):
         return matrix.new_zeros(size), torch.eye(size, dtype=matrix.dtype, device=matrix.device)
     working = working / scale
     asymmetry = working - working.T
     allowed = max(1e-3, 4 * torch.finfo(matrix.dtype).eps)
     if float(asymmetry.amax()) > allowed:
-        raise InputError(f"{label}: not symmetric (A and A^T differ by more than {allowed:.0e} of the largest entry)")
+        raise InputError(f"{label}: not symmetric (A and A^T differ by more than {allowed:.0e} of the largest entry).")
     working.sub_(asymmetry, alpha=0.5)
     for attempt in _attempts(working):
         try:
@@ -175,7 +175,7 @@ def _decompose(matrix: Tensor, label: str, precision: torch.dtype | None) -> Dec
             return (values * scale).to(matrix.dtype), vectors.to(matrix.dtype)
     raise NumericsError(
         f"{label}: no algorithm decomposed this {size} x {size} matrix; its entries may span too many magnitudes. "
-        f"Add damping, or rescale the parameters or outputs that make its largest entries"
+        f"Add damping, or rescale the parameters or outputs that make its largest entries."
     )
 
 
@@ -239,11 +239,11 @@ def sym_pow(eigenvalues: Tensor, power: float, rtol: float | None = None) -> Ten
         NumericsError: non-finite eigenvalues, or a fractional power of a matrix with a truly negative eigenvalue.
     """
     if not eigenvalues.dtype.is_floating_point:
-        raise InputError(f"eigenvalues must be real floating-point numbers, got {eigenvalues.dtype}")
+        raise InputError(f"The argument eigenvalues must be real floating-point numbers, got {eigenvalues.dtype}.")
     if eigenvalues.numel() == 0:
         return eigenvalues.clone()
     if not bool(torch.isfinite(eigenvalues).all()):
-        raise NumericsError("the eigenvalues are not finite")
+        raise NumericsError("The eigenvalues are not finite.")
     integer = float(power).is_integer()
     if integer and power > 0:
         return eigenvalues**power
@@ -253,8 +253,8 @@ def sym_pow(eigenvalues: Tensor, power: float, rtol: float | None = None) -> Ten
     # Sums over many batches leave more rounding than one decomposition does; ten times that is still no information.
     if not integer and bool((eigenvalues < -torch.maximum(threshold, 10 * rounding * largest)).any()):
         raise NumericsError(
-            f"power {power} of a matrix with the negative eigenvalue {float(eigenvalues.min()):.3g} "
-            f"(largest {float(eigenvalues.max()):.3g}); add damping or use an integer power"
+            f"The power {power} of a matrix with the negative eigenvalue {float(eigenvalues.min()):.3g} "
+            f"(largest {float(eigenvalues.max()):.3g}); add damping or use an integer power."
         )
     zero = (eigenvalues if not integer else eigenvalues.abs()) <= threshold
     return torch.where(zero, 0.0, torch.where(zero, 1.0, eigenvalues) ** power)

@@ -37,7 +37,7 @@ def xtrace(
         besides the products; memory about ``5 probes`` vectors.
     """
     if probes < 2:
-        raise InputError(f"XTrace leaves one probe out in turn and needs at least 2, got {probes}")
+        raise InputError(f"XTrace leaves one probe out in turn and needs at least 2, got {probes}.")
     if 2 * probes >= dim:
         exact = dense(matvec, dim, dtype=dtype, device=device).trace()
         return Estimate(exact, torch.zeros_like(exact), dim)
@@ -76,7 +76,7 @@ def xdiag(
         Estimate ``(dim,)`` with the leave-one-out standard error of each entry.
     """
     if probes < 2:
-        raise InputError(f"XDiag leaves one probe out in turn and needs at least 2, got {probes}")
+        raise InputError(f"XDiag leaves one probe out in turn and needs at least 2, got {probes}.")
     if 2 * probes >= dim:
         exact = dense(matvec, dim, dtype=dtype, device=device).diagonal()
         return Estimate(exact, torch.zeros_like(exact), dim)

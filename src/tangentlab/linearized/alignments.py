@@ -42,7 +42,7 @@ def alignments(
     values = targets[:, None, :] if targets.ndim == 2 else targets
     if values.ndim != 3 or not values.is_floating_point():
         raise InputError(
-            f"targets are real (functions, n) or (functions, outputs, n), not {targets.dtype} {tuple(targets.shape)}"
+            f"The targets are real (functions, n) or (functions, outputs, n), not {targets.dtype} {tuple(targets.shape)}."
         )
     rows = Rows(Network.of(model, **options), loader, Unweighted(), ordered=True)
     size = rows.network.layout.numel * values.element_size()
@@ -70,21 +70,21 @@ def _squared_averages(rows: Rows, values: Tensor) -> Tensor:
             part = values[:, output : output + factor.outputs, first : first + examples]
             if part.shape[1:] != (factor.outputs, examples):
                 raise InputError(
-                    f"the data have more examples or outputs than targets {tuple(values.shape)}: functions of several outputs "
-                    "are (functions, outputs, n), from rows (functions, outputs * n) by .unflatten(1, (outputs, -1))"
+                    f"The data have more examples or outputs than targets {tuple(values.shape)}: functions of several outputs "
+                    "are (functions, outputs, n), from rows (functions, outputs * n) by .unflatten(1, (outputs, -1))."
                 )
             pulled = _weighted_rows(factor, part.to(factor.left.dtype))
             sums[group] = sums[group].add_(pulled) if group in sums else pulled
         output += next(iter(chunk.factors.values())).outputs
     _require_all(output, values.shape[1], True)
     if first + examples != values.shape[-1]:
-        raise InputError(f"targets hold {values.shape[-1]} examples and the data {first + examples}")
+        raise InputError(f"Targets hold {values.shape[-1]} examples and the data {first + examples}.")
     return torch.stack([total.square().sum(1) for total in sums.values()]).sum(0) / values.shape[-1] ** 2
 
 
 def _require_all(found: int, expected: int, begun: bool) -> None:
     if begun and found != expected:
-        raise InputError(f"the model has {found} outputs per example and the targets {expected}")
+        raise InputError(f"The model has {found} outputs per example and the targets {expected}.")
 
 
 def _weighted_rows(factor: OuterSum, weights: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ class AlphaModel(nn.Module):
         super().__init__()
         require_module(model)
         if not 0 < alpha < float("inf"):
-            raise InputError(f"alpha must be a positive number, not {alpha!r}.")
+            raise InputError(f"The argument alpha must be a positive number, not {alpha!r}.")
         if "initial" in signature(model.forward).parameters:
             raise ModelError("The network's own argument initial= is that of AlphaModel for f0: rename it.")
         _refuse_train_mode(model)
@@ -68,7 +68,9 @@ class AlphaModel(nn.Module):
                 initial = evaluated(lambda: main_tensor(self.start(*inputs, **options)))
         self._warn_of_rounding(outputs.dtype)
         if initial.shape != outputs.shape:
-            raise InputError(f"initial= has the shape {tuple(initial.shape)}, the outputs {tuple(outputs.shape)}.")
+            raise InputError(
+                f"The argument initial= has the shape {tuple(initial.shape)}, the outputs {tuple(outputs.shape)}."
+            )
         change = self.alpha * (outputs - initial)
         return initial + change if self.offset else change
 
@@ -113,11 +115,11 @@ def _without_chance(call: Callable[[], Tensor]) -> Tensor:
     try:
         return without_chance(call)
     except ModelError as error:
-        raise ModelError(f"f0 + alpha (f - f0) is not defined for this network. {error}") from None
+        raise ModelError(f"F0 + alpha (f - f0) is not defined for this network. {error}") from None
 
 
 def _refuse_train_mode(model: nn.Module) -> None:
     try:
         refuse_modes(model)
     except ModelError as error:
-        raise ModelError(f"f0 + alpha (f - f0) is not defined for this network: {error}") from None
+        raise ModelError(f"F0 + alpha (f - f0) is not defined for this network: {error}") from None

@@ -82,14 +82,14 @@ class MixedDerivative:
     def __init__(self, model: nn.Module, points: Tensor, output: int = 0) -> None:
         self.network = Network.of(model)
         if points.ndim < 2 or not points.is_floating_point():
-            raise InputError(f"points are (examples, *input_shape) of a real dtype, got {tuple(points.shape)}")
+            raise InputError(f"The points are (examples, *input_shape) of a real dtype, got {tuple(points.shape)}.")
         self.input_shape = tuple(points.shape[1:])
         self.inputs, self.parameters = points[0].numel(), self.network.layout.numel
         with grad_mode(), untouched(model), plain_kernels():
             self._x = points.detach().clone().requires_grad_()
             outputs = self.network(self._x).flatten(1)
             if not 0 <= output < outputs.shape[1]:
-                raise InputError(f"the network has outputs 0 to {outputs.shape[1] - 1}, {output} was asked for")
+                raise InputError(f"The network has outputs 0 to {outputs.shape[1] - 1}, {output} was asked for.")
             value = outputs[:, output].mean()
             self._theta: list[Tensor] = list(self.network.parameters().values())
             options: dict[str, Any] = {"create_graph": True, "allow_unused": True, "materialize_grads": True}
@@ -98,7 +98,7 @@ class MixedDerivative:
             self._by_theta = torch.autograd.grad(value, self._theta, **options)
         if not self._by_inputs.requires_grad:
             raise ModelError(
-                "the derivative in the inputs does not depend on the parameters: there is nothing to decompose"
+                "The derivative in the inputs does not depend on the parameters: there is nothing to decompose."
             )
 
     def mv(self, rows: Tensor) -> Tensor:
@@ -157,12 +157,12 @@ def anisotropy_directions(
         raise ModelError(
             f"{', '.join(sorted(kinks.found))} of torch has no second derivative at its kinks, so the mixed derivative is not "
             "that of the averaged gradient: use a smooth activation such as nn.GELU and average pooling, or MixedDerivative "
-            "for what is left without the kinks"
+            "for what is left without the kinks."
         )
     mixed = MixedDerivative(twin, points.to(dtype), output)
     wanted = mixed.inputs if k is None else k
     if not 1 <= wanted <= mixed.inputs:
-        raise InputError(f"k must be between 1 and {mixed.inputs}, the number of inputs, not {k}")
+        raise InputError(f"The argument k must be between 1 and {mixed.inputs}, the number of inputs, not {k}.")
     start = generator if generator is not None else torch.Generator().manual_seed(0)
     found = lanczos(
         lambda rows: torch.cat([mixed.rmv(mixed.mv(row[None])) for row in rows]),
@@ -198,7 +198,7 @@ def gradient_directions(
     values are those of the gradients as rows over ``sqrt(draws)``.
     """
     if draws < 1:
-        raise InputError(f"draws is at least 1, not {draws}")
+        raise InputError(f"The argument draws is at least 1, not {draws}.")
     gradients = []
     for draw in range(draws):
         model = make_model(draw)
@@ -211,6 +211,6 @@ def gradient_directions(
     _, singular, right = torch.linalg.svd(rows / draws**0.5, full_matrices=False)
     count = len(singular) if k is None else k
     if not 1 <= count <= len(singular):
-        raise InputError(f"k must be between 1 and {len(singular)} for {draws} draws, not {k}")
+        raise InputError(f"The argument k must be between 1 and {len(singular)} for {draws} draws, not {k}.")
     directions = right[:count].reshape(-1, *point.shape)
     return AnisotropyDirections(singular[:count], directions, f"principal components of {draws} input gradients")

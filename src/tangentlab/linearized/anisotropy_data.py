@@ -34,7 +34,7 @@ def direction_dataset(
     """
     norm = direction.norm()
     if not norm > 0 or not margin > 0 or variance < 0:
-        raise InputError("a direction other than 0, a margin > 0 and a variance >= 0 are needed")
+        raise InputError("A direction other than 0, a margin > 0 and a variance >= 0 are needed.")
     unit = (direction / norm).flatten().float()
     signs = 2 * torch.randint(0, 2, (count,), generator=generator) - 1
     noise = variance**0.5 * torch.randn(count, len(unit), generator=generator, dtype=torch.float32)

@@ -58,15 +58,15 @@ def read_c_scores(path: str | os.PathLike[str], labels: Tensor, *, rows: Tensor 
     scores, found = _read_scores(Path(path))
     labels = torch.as_tensor(labels)
     if labels.ndim != 1:
-        raise InputError(f"labels are (n,), not {tuple(labels.shape)}")
+        raise InputError(f"The labels are (n,), not {tuple(labels.shape)}.")
     chosen = torch.arange(len(labels)) if rows is None else torch.as_tensor(rows)
     if len(chosen) != len(labels) or len(chosen) == 0 or int(chosen.max()) >= len(scores) or int(chosen.min()) < 0:
-        raise DataFileError(f"{path} has {len(scores)} rows, which do not cover the {len(labels)} examples asked for")
+        raise DataFileError(f"{path} has {len(scores)} rows, which do not cover the {len(labels)} examples asked for.")
     wrong = int((found[chosen] != labels).sum())
     if wrong:
         raise DataFileError(
             f"{path}: {wrong} of {len(labels)} labels differ from those of the data, so the scores belong to other "
-            "images or to another order; pass rows= if the data are a subset, or estimate them by consistency_scores"
+            "images or to another order; pass rows= if the data are a subset, or estimate them by consistency_scores."
         )
     return scores[chosen]
 
@@ -75,14 +75,14 @@ def _read_scores(path: Path) -> tuple[Tensor, Tensor]:
     try:
         with np.load(path, allow_pickle=False) as file:
             if not {"scores", "labels"} <= set(file.files):
-                raise DataFileError(f"{path} holds {file.files}; a file of C-scores has 'scores' and 'labels'")
+                raise DataFileError(f"{path} holds {file.files}; a file of C-scores has 'scores' and 'labels'.")
             scores, labels = file["scores"].astype(np.float64), file["labels"].astype(np.int64)
     except DataFileError:
         raise
     except _DAMAGED as error:
         raise DataFileError(f"{path} cannot be read as an npz file of C-scores: {error}") from error
     if scores.shape != labels.shape or scores.ndim != 1 or not np.isfinite(scores).all():
-        raise DataFileError(f"{path}: scores {scores.shape} and labels {labels.shape} must be two finite lists")
+        raise DataFileError(f"{path}: scores {scores.shape} and labels {labels.shape} must be two finite lists.")
     return torch.from_numpy(scores), torch.from_numpy(labels)
 
 
@@ -129,9 +129,9 @@ class ConsistencyRecipe:
 
     def __post_init__(self) -> None:
         if not self.fractions or not all(0 < fraction < 1 for fraction in self.fractions):
-            raise InputError(f"fractions of the data lie between 0 and 1, got {self.fractions}")
+            raise InputError(f"Fractions of the data lie between 0 and 1, got {self.fractions}.")
         if self.networks < len(self.fractions) or min(self.epochs, self.batch) < 1:
-            raise InputError("every fraction needs a network, and every network an epoch and a batch")
+            raise InputError("Every fraction needs a network, and every network an epoch and a batch.")
 
 
 def consistency_scores(
@@ -157,7 +157,7 @@ def consistency_scores(
     """
     recipe = recipe or ConsistencyRecipe()
     if len(data) < 2:
-        raise InputError(f"C-scores compare examples with the others: {len(data)} are too few")
+        raise InputError(f"C-scores compare examples with the others: {len(data)} are too few.")
     splits = [_split(len(data), recipe, number) for number in range(recipe.networks)]
     held_out = torch.zeros(len(recipe.fractions), len(data), dtype=torch.float64)
     for size, _, rest in splits:
@@ -185,7 +185,7 @@ def _require_held_out(held_out: Tensor, recipe: ConsistencyRecipe) -> None:
     if missing:
         raise InputError(
             f"{missing} examples were in every training subset of some size with networks={recipe.networks} and "
-            f"fractions={recipe.fractions}: take more networks"
+            f"fractions={recipe.fractions}: take more networks."
         )
 
 
@@ -194,7 +194,7 @@ def _read_profile(file: Path) -> Tensor:
         with np.load(file, allow_pickle=False) as found:
             return torch.from_numpy(found["profile"])
     except _DAMAGED as error:
-        raise DataFileError(f"{file} is damaged ({error}): delete it, and the scores are estimated anew") from error
+        raise DataFileError(f"{file} is damaged ({error}): delete it, and the scores are estimated anew.") from error
 
 
 def _split(n: int, recipe: ConsistencyRecipe, number: int) -> tuple[int, Tensor, Tensor]:

@@ -108,20 +108,20 @@ class Eigenfunctions:
     def leading(self, k: int) -> Eigenfunctions:
         """The first k of them."""
         if not 1 <= k <= len(self):
-            raise InputError(f"k must be between 1 and {len(self)}, the eigenfunctions at hand, not {k}")
+            raise InputError(f"The argument k must be between 1 and {len(self)}, the eigenfunctions at hand, not {k}.")
         parts = {name: getattr(self, name)[:k] for name in ("eigenvalues", "vectors", "residual_norms")}
         return replace(self, **parts)
 
     def _known(self) -> Eigenfunctions:
         """Those that are more than rounding."""
         if not self.rank:
-            raise InputError("the kernel is zero: it has no norm, and its eigenfunctions have no values elsewhere")
+            raise InputError("The kernel is zero: it has no norm, and its eigenfunctions have no values elsewhere.")
         return self if self.rank == len(self) else self.leading(self.rank)
 
     def labels(self, index: int) -> Tensor:
         """Function ``index`` as a task: 1 where it is positive, else 0, ``(n,)`` of int64, or ``(n, outputs)``."""
         if not 0 <= index < len(self):
-            raise InputError(f"there are eigenfunctions 0 to {len(self) - 1}, {index} was asked for")
+            raise InputError(f"There are eigenfunctions 0 to {len(self) - 1}, {index} was asked for.")
         positive = (self.vectors[index] > 0).long()
         return positive if self.outputs == 1 else positive.reshape(self.outputs, -1).T
 
@@ -136,8 +136,8 @@ class Eigenfunctions:
         """
         if self._known() is not self:
             raise InputError(
-                f"the eigenvalues of functions {self.rank} to {len(self) - 1} are rounding, so these have no values at new "
-                f"points: use .leading({self.rank})"
+                f"The eigenvalues of functions {self.rank} to {len(self) - 1} are rounding, so these have no values at new "
+                f"points: use .leading({self.rank})."
             )
         matrix = cross_kernel if isinstance(cross_kernel, Tensor) else cross_kernel.matrix()
         return self.examples**0.5 * (self.vectors @ matrix.T) / self.eigenvalues[:, None]
@@ -145,7 +145,7 @@ class Eigenfunctions:
     def coefficients(self, values: Tensor) -> Tensor:
         """E[phi_j f], ``(..., k)``, of functions ``(..., outputs * n)``."""
         if values.shape[-1] != self.vectors.shape[1]:
-            raise InputError(f"a function has {self.vectors.shape[1]} values here, not {values.shape[-1]}")
+            raise InputError(f"A function has {self.vectors.shape[1]} values here, not {values.shape[-1]}.")
         return values.to(self.vectors) @ self.vectors.T / self.examples**0.5
 
     def missing_energy(self, values: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ class Eigenfunctions:
             raise InputError(
                 f"{float(missing.max()):.3g} of the function's energy is outside of the span of the {len(known)} "
                 "eigenfunctions with an eigenvalue above rounding: compute more of them, or pass truncated=True for the norm "
-                "of its part in the span"
+                "of its part in the span."
             )
         return (known.coefficients(values).square() / known.kernel_eigenvalues).sum(-1)
 
@@ -191,7 +191,7 @@ class Eigenfunctions:
 def chance_concentration(k: int, n: int) -> float:
     """``sqrt(k / n)``: the root mean square energy concentration of random directions."""
     if not 0 < k <= n:
-        raise InputError(f"k must be between 1 and n = {n}, not {k}")
+        raise InputError(f"The argument k must be between 1 and n = {n}, not {k}.")
     return float((k / n) ** 0.5)
 
 
@@ -219,16 +219,16 @@ def eigenfunctions(
         options: further arguments of `tangentlab.NTK` (outputs, function, layers, forward, progress).
     """
     if method not in ("auto", "gram", "nystrom", "lanczos"):
-        raise InputError(f"method is 'auto', 'gram', 'nystrom' or 'lanczos', not {method!r}")
+        raise InputError(f"The argument method is 'auto', 'gram', 'nystrom' or 'lanczos', not {method!r}.")
     if (landmarks is not None) != (method == "nystrom"):
-        raise InputError("landmarks= belongs to method='nystrom', which needs it")
+        raise InputError("The argument landmarks= belongs to method='nystrom', which needs it.")
     loader = Batches(loader, ordered=True)
     if method == "nystrom":
         return _by_landmarks(model, loader, k, landmarks or 0, generator, options)
     if method != "gram":
         implicit: FMatImplicit = NTK(model, loader, representation=FMatImplicit, **options)
         if not 1 <= k <= implicit.dim:
-            raise InputError(f"k must be between 1 and {implicit.dim}, the size of the kernel, not {k}")
+            raise InputError(f"The argument k must be between 1 and {implicit.dim}, the size of the kernel, not {k}.")
         if method == "lanczos" or _gram_bytes(implicit) > memory_budget():
             return Eigenfunctions.of_pairs(product_eigenpairs(implicit, k, generator), implicit.outputs)
     kernel: FMatDense = NTK(model, loader, **options)
@@ -251,10 +251,12 @@ def _by_landmarks(
     batches = (plain_batch(batch) for batch in loader)
     parts = [batch[0] if isinstance(batch, tuple | list) else batch for batch in batches]
     if not all(isinstance(part, Tensor) for part in parts):
-        raise InputError("method='nystrom' needs batches of tensors, (inputs) or (inputs, targets): use 'lanczos' here")
+        raise InputError(
+            "The argument method='nystrom' needs batches of tensors, (inputs) or (inputs, targets): use 'lanczos' here."
+        )
     inputs = torch.cat(parts)
     if not k <= landmarks <= len(inputs):
-        raise InputError(f"landmarks must be between k = {k} and n = {len(inputs)}, not {landmarks}")
+        raise InputError(f"The argument landmarks must be between k = {k} and n = {len(inputs)}, not {landmarks}.")
     chosen = torch.randperm(len(inputs), generator=generator)[:landmarks].sort().values
     columns = NTK(model, loader, [(part,) for part in inputs[chosen].split(500)], **options)
     outputs = columns.outputs

@@ -19,7 +19,7 @@ class Groups:
     def __post_init__(self) -> None:
         every = torch.cat(list(self.rows.values())) if self.rows else torch.zeros(0)
         if not len(every) or len(every.unique()) != len(every):
-            raise InputError("groups must be disjoint sets of rows, and at least one must hold an example")
+            raise InputError("Groups must be disjoint sets of rows, and at least one must hold an example.")
 
     @property
     def names(self) -> list[str]:
@@ -41,12 +41,12 @@ class Groups:
         A group that is too small is an error that names it; with ``cap`` all groups shrink to the smallest one instead.
         """
         if per_group < 1:
-            raise InputError(f"per_group is at least 1, not {per_group}")
+            raise InputError(f"The argument per_group is at least 1, not {per_group}.")
         smallest = min(self.sizes.items(), key=lambda item: item[1])
         if smallest[1] < (1 if cap else per_group):
             raise InputError(
-                f"group '{smallest[0]}' has {smallest[1]} examples, {per_group} were asked for: "
-                "ask for fewer, or pass cap=True to take the smallest group's size everywhere"
+                f"Group '{smallest[0]}' has {smallest[1]} examples, {per_group} were asked for: "
+                "ask for fewer, or pass cap=True to take the smallest group's size everywhere."
             )
         count = min(per_group, smallest[1])
         picks = {n: rows[torch.randperm(len(rows), generator=generator)[:count]] for n, rows in self.rows.items()}
@@ -63,7 +63,7 @@ def score_groups(scores: Tensor, count: int = 10) -> Groups:
     Equal scores keep the order of the examples.
     """
     if scores.ndim != 1 or not 1 <= count <= len(scores) or not bool(torch.isfinite(scores).all()):
-        raise InputError(f"{count} groups need at least as many finite scores (n,), got {tuple(scores.shape)}")
+        raise InputError(f"{count} groups need at least as many finite scores (n,), got {tuple(scores.shape)}.")
     order = scores.argsort(stable=True)
     return Groups({str(place + 1): part for place, part in enumerate(order.tensor_split(count))})
 
@@ -71,14 +71,14 @@ def score_groups(scores: Tensor, count: int = 10) -> Groups:
 def noise_groups(noisy: Tensor) -> Groups:
     """Groups "clean" and "noisy" from the mask that `tangentlab.data.label_noise` returns."""
     if noisy.dtype != torch.bool:
-        raise InputError(f"the mask of noisy labels is boolean, not {noisy.dtype}")
+        raise InputError(f"The mask of noisy labels is boolean, not {noisy.dtype}.")
     return Groups({"clean": (~noisy).nonzero().squeeze(1), "noisy": noisy.nonzero().squeeze(1)})
 
 
 def cue_groups(labels: Tensor, cue: Tensor) -> Groups:
     """The four groups of a binary task with a binary spurious cue: "label 0, cue 0", "label 0, cue 1", ..."""
     if labels.shape != cue.shape or not {*labels.unique().tolist(), *cue.unique().tolist()} <= {0, 1}:
-        raise InputError("labels and cue are 0 or 1 for every example")
+        raise InputError("The labels and cue are 0 or 1 for every example.")
     return Groups(
         {
             f"label {label}, cue {value}": ((labels == label) & (cue == value)).nonzero().squeeze(1)

@@ -57,7 +57,7 @@ class LinearizedModel(nn.Module):
         super().__init__()
         require_module(model)
         if order not in (1, 2):
-            raise InputError(f"order is 1 (linear) or 2 (quadratic), not {order!r}.")
+            raise InputError(f"The argument order is 1 (linear) or 2 (quadratic), not {order!r}.")
         layout = LayerCollection.from_model(model, layers)
         self.base = frozen_copy(model)
         refuse_modes(self.base)

@@ -124,8 +124,8 @@ def observed(model: nn.Module, batch: Any, modules: Sequence[str], forward: Forw
     missing = set(modules) - {name for name, _ in model.named_modules()}
     if missing:
         raise InputError(
-            f"the network has no module {', '.join(sorted(missing))}: look at the network of the start, such as `.model` of an "
-            "AlphaModel or `.network()` of a linearized one"
+            f"The network has no module {', '.join(sorted(missing))}: look at the network of the start, such as `.model` of an "
+            "AlphaModel or `.network()` of a linearized one."
         )
     seen: list[Tensor] = []
     relus = ReluSigns()
@@ -138,7 +138,9 @@ def observed(model: nn.Module, batch: Any, modules: Sequence[str], forward: Forw
     with evaluation_mode(model), untouched(model), no_fast_path(), _watched(model, modules, seen), relus:
         outputs = evaluated(look)
     if modules and not seen:
-        raise InputError(f"the model never calls {', '.join(modules)}: pass representation='outputs' or another module")
+        raise InputError(
+            f"The model never calls {', '.join(modules)}: pass representation='outputs' or another module."
+        )
     return Observed(outputs, relus.found, seen[-1] if modules else main_tensor(outputs))
 
 
@@ -185,7 +187,7 @@ def representation_modules(model: nn.Module, representation: str) -> list[str]:
         return []
     if representation != "last_linear":
         if representation not in names:
-            raise InputError(f"representation= names no module of the model: {representation!r}.")
+            raise InputError(f"The argument representation= names no module of the model: {representation!r}.")
         return [representation]
     if not linear:
         raise InputError("The model has no nn.Linear: pass representation='outputs' or the name of a module.")

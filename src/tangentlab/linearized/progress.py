@@ -43,7 +43,7 @@ def at_progress(progress: ArrayLike, values: ArrayLike, thresholds: ArrayLike, *
     along = np.asarray(progress, dtype=float)
     table = np.asarray(values, dtype=float)
     if along.ndim != 1 or len(along) != len(table):
-        raise InputError(f"progress {along.shape} and values {table.shape} must have as many records.")
+        raise InputError(f"The progress {along.shape} and values {table.shape} must have as many records.")
     found = np.full((len(np.atleast_1d(thresholds)), *table.shape[1:]), np.nan)
     for place, threshold in enumerate(np.atleast_1d(np.asarray(thresholds, dtype=float))):
         index = first_crossing(along, threshold, falling=falling)
@@ -84,7 +84,9 @@ def delta_loss(
     """
     pair = [loss(_outputs(model, inputs), targets) for model in (nonlinear, linear)]
     if any(part.shape[:1] != targets.shape[:1] or part.ndim != 1 for part in pair):
-        raise InputError("loss must give one value per example: use reduction='none' and sum over outputs.")
+        raise InputError(
+            "The argument loss must give one value per example: use reduction='none' and sum over outputs."
+        )
     return pair[0] - pair[1]
 
 

@@ -55,11 +55,13 @@ class QuadraticModel:
         """
         inputs, targets = inputs.double(), targets.double()
         if inputs.ndim != 2 or targets.shape != inputs.shape[:1]:
-            raise InputError(f"inputs (n, d) and targets (n,) are needed, got {inputs.shape} and {targets.shape}")
+            raise InputError(f"The inputs (n, d) and targets (n,) are needed, got {inputs.shape} and {targets.shape}.")
         mu, basis, labels = _label_basis(inputs, targets)
         first = torch.as_tensor(start, dtype=torch.float64).expand(len(mu)).clone()
         if not bool((first > 0).all()):
-            raise InputError("theta_l(0) = w_l(0)^2 / 2 must be positive in every mode: a weight of 0 never moves")
+            raise InputError(
+                "The start theta_l(0) = w_l(0)^2 / 2 must be positive in every mode: a weight of 0 never moves."
+            )
         moving = mu > 0
         solution = torch.where(moving, labels / mu.clamp_min(torch.finfo(mu.dtype).tiny).sqrt(), first)
         return cls(inputs, targets, basis, mu, first, solution)
@@ -97,7 +99,7 @@ class QuadraticModel:
         _check(regime)
         t = torch.as_tensor(times, dtype=torch.float64).reshape(-1, 1)
         if bool((t < 0).any()) or bool(t.isnan().any()):
-            raise InputError("times cannot be negative or NaN")
+            raise InputError("The times cannot be negative or NaN.")
         start, end, moves = self.start, self.solution, self.mu > 0
         if regime == "linearized":
             left = torch.exp(-_times(2 * self.mu * start, t))
@@ -129,7 +131,7 @@ class QuadraticModel:
         """
         _check(regime)
         if not eps > 0:
-            raise InputError(f"eps must be positive, got {eps}")
+            raise InputError(f"The argument eps must be positive, got {eps}.")
         start, end, mu = self.start, self.solution, self.mu
         if approximate:
             ratio = end / eps if regime == "linearized" else end.square() / (eps * start)
@@ -171,7 +173,7 @@ def sequential_value(model: QuadraticModel, mode: int, other: int, eps: float, s
 
 def _check(regime: str) -> None:
     if regime not in ("full", "linearized"):
-        raise InputError(f"regime is 'full' or 'linearized', not {regime!r}")
+        raise InputError(f"The argument regime is 'full' or 'linearized', not {regime!r}.")
 
 
 def _times(speed: Tensor, t: Tensor) -> Tensor:

@@ -37,7 +37,9 @@ def reversed_order(mu: Sequence[float], features: int | None = None) -> Quadrati
     values = torch.tensor(list(mu), dtype=torch.float64)
     n = len(values)
     if not bool((values > 0).all()) or bool((values[1:] >= values[:-1]).any()):
-        raise InputError("mu must be positive and strictly descending: the order of the modes is the point")
+        raise InputError(
+            "The argument mu must be positive and strictly descending: the order of the modes is the point."
+        )
     inputs = _coordinates(n, features or n, n)
     inputs[:, :n] = torch.diag(values.sqrt())
     groups = {f"example {i + 1}": torch.tensor([i]) for i in range(n)}
@@ -76,7 +78,7 @@ def spurious_feature(n: int, minority: int, lam: float, eta: float, features: in
 def _signs(n: int, few: int) -> tuple[Tensor, Tensor]:
     """kappa: -1 for the last ``few`` examples, which must be a minority; targets: alternating signs."""
     if not 1 <= few < -(-n // 2):
-        raise InputError(f"between 1 and ceil(n / 2) - 1 of {n} examples can be the few, not {few}")
+        raise InputError(f"Between 1 and ceil(n / 2) - 1 of {n} examples can be the few, not {few}.")
     kappa = torch.ones(n, dtype=torch.float64)
     kappa[n - few :] = -1
     return kappa, 1.0 - 2.0 * (torch.arange(n, dtype=torch.float64) % 2)
@@ -84,5 +86,5 @@ def _signs(n: int, few: int) -> tuple[Tensor, Tensor]:
 
 def _coordinates(n: int, features: int, needed: int) -> Tensor:
     if features < needed:
-        raise InputError(f"this data set of {n} examples needs at least {needed} features, not {features}")
+        raise InputError(f"This data set of {n} examples needs at least {needed} features, not {features}.")
     return torch.zeros(n, features, dtype=torch.float64)

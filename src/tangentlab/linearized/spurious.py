@@ -28,11 +28,13 @@ def add_corner_patch(
         pixels: side of the patch.
     """
     if not {*core.targets.unique().tolist(), *patches.targets.unique().tolist()} <= {0, 1}:
-        raise InputError("core and patches are binary tasks with labels 0 and 1: see `tangentlab.data.only_classes`")
+        raise InputError(
+            "The arguments core and patches are binary tasks with labels 0 and 1: see `tangentlab.data.only_classes`."
+        )
     if not 0 <= agreement <= 1 or not 1 <= pixels <= min(core.inputs.shape[-2:]):
-        raise InputError(f"agreement in [0, 1] and a patch within the image are needed, got {agreement} and {pixels}")
+        raise InputError(f"Agreement in [0, 1] and a patch within the image are needed, got {agreement} and {pixels}.")
     if len(patches.targets.unique()) < 2:
-        raise InputError("patches of both classes are needed")
+        raise InputError("Patches of both classes are needed.")
     cue = core.targets.clone()
     for label in (0, 1):
         rows = (core.targets == label).nonzero().squeeze(1)

@@ -71,7 +71,7 @@ def kernel_descent(
     GradientDescent(lr, momentum, weight_decay, nesterov=nesterov)  # refuses what is out of range
     wanted = sorted({int(step) for step in steps}) if isinstance(steps, Iterable) else []
     if not wanted or wanted[0] < 0:
-        raise InputError("steps are the (nonnegative) numbers of steps after which to record.")
+        raise InputError("The steps are the (nonnegative) numbers of steps after which to record.")
     columns = Columns.of(initial, _dim(kernel))
     start = columns.lay_out(initial)
     outputs, dual, velocity = start, torch.zeros_like(start), torch.zeros_like(start)
@@ -115,7 +115,7 @@ def kernel_flow(
 
     wanted = torch.tensor(sorted({float(time) for time in at}), dtype=torch.float64)
     if not len(wanted) or wanted[0] < 0 or not bool(torch.isfinite(wanted).all()):
-        raise InputError("at are the (nonnegative, finite) times to record.")
+        raise InputError("The at are the (nonnegative, finite) times to record.")
     columns = Columns.of(initial, _dim(kernel))
     start = columns.lay_out(initial)
 

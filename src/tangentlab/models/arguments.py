@@ -24,11 +24,13 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 def make_activation(activation: Activation) -> nn.Module:
     """Return a new module for a name of `ACTIVATIONS`, or for a callable that makes one (a class such as `nn.ReLU`)."""
     if isinstance(activation, nn.Module):
-        raise InputError("activation is a module instance, which would be shared: pass its class or a function instead")
+        raise InputError(
+            "The argument activation is a module instance, which would be shared: pass its class or a function instead."
+        )
     if callable(activation):
         return activation()
     if activation not in ACTIVATIONS:
-        raise InputError(f"unknown activation {activation!r}; known: {', '.join(ACTIVATIONS)}; or pass a module class")
+        raise InputError(f"Unknown activation {activation!r}; known: {', '.join(ACTIVATIONS)}; or pass a module class.")
     return ACTIVATIONS[activation]()
 
 
@@ -36,4 +38,4 @@ def check_positive(**values: Any) -> None:
     """Raise `InputError` unless every value is a positive integer; the message names the argument."""
     for name, value in values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{name} must be a positive integer, got {value!r}")
+            raise InputError(f"{name} must be a positive integer, got {value!r}.")

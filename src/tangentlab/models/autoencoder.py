@@ -33,7 +33,7 @@ class AutoEncoder(nn.Module):
     ) -> None:
         super().__init__()
         if len(widths) < 2:
-            raise InputError(f"widths needs at least an input and a code size, got {tuple(widths)}")
+            raise InputError(f"The argument widths needs at least an input and a code size, got {tuple(widths)}.")
         check_positive(**{f"widths[{place}]": width for place, width in enumerate(widths)})
         self.encoder = _stack(widths, activation, batch_norm, plain_end=linear_code)
         self.decoder = _stack(widths[::-1], activation, batch_norm, plain_end=True)

@@ -78,9 +78,9 @@ class GPT(nn.Module):
         super().__init__()
         check_positive(vocab_size=vocab_size, context=context, n_layers=n_layers, n_heads=n_heads, width=width)
         if width % n_heads:
-            raise InputError(f"width must be a multiple of n_heads, got {width} and {n_heads}")
+            raise InputError(f"The argument width must be a multiple of n_heads, got {width} and {n_heads}.")
         if tied and n_classes is not None:
-            raise InputError("a classifier has no output layer over tokens: tied=True needs n_classes=None")
+            raise InputError("A classifier has no output layer over tokens: tied=True needs n_classes=None.")
         self.context, self.pooled = context, n_classes is not None
         self.token = nn.Embedding(vocab_size, width)
         self.position = nn.Embedding(context, width)
@@ -103,7 +103,7 @@ class GPT(nn.Module):
         """Return the logits of the next token at each position, or of the classes."""
         n_positions = input_ids.shape[1]
         if n_positions > self.context:
-            raise InputError(f"{n_positions} positions, but the context has {self.context}: shorten the sequences")
+            raise InputError(f"{n_positions} positions, but the context has {self.context}: shorten the sequences.")
         # Expanded so that the position embedding, like every other layer, has an example axis.
         positions = torch.arange(n_positions, device=input_ids.device).expand_as(input_ids)
         hidden = self.norm(self.blocks(self.token(input_ids) + self.position(positions)))

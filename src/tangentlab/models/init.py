@@ -25,7 +25,7 @@ def fan_in_normal_(layer: nn.Module, variance: float = HE, generator: torch.Gene
     weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
     transposed = isinstance(layer, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d)
     if not isinstance(weight, torch.Tensor) or weight.dim() < 2 or transposed:
-        raise InputError(f"a fan-in is defined for linear and convolutional layers, not for {type(layer).__name__}")
+        raise InputError(f"A fan-in is defined for linear and convolutional layers, not for {type(layer).__name__}.")
     weight.normal_(0.0, (variance / weight[0].numel()) ** 0.5, generator=generator)
     if bias is not None:
         bias.zero_()

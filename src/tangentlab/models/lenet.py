@@ -36,13 +36,13 @@ class LeNet5(nn.Module):
         super().__init__()
         check_positive(in_channels=in_channels, image_size=image_size, n_classes=n_classes)
         if padding not in ("same", "classic"):
-            raise InputError(f"padding is 'same' or 'classic', got {padding!r}")
+            raise InputError(f"The argument padding is 'same' or 'classic', got {padding!r}.")
         pads = (2, 2) if padding == "same" else (2 if image_size == 28 else 0, 0)
         side = image_size
         for pad in pads:
             side = (side + 2 * pad - 4) // 2
         if side < 1:
-            raise InputError(f"images of {image_size} pixels are too small for LeNet5 with padding={padding!r}")
+            raise InputError(f"Images of {image_size} pixels are too small for LeNet5 with padding={padding!r}.")
         self.features = nn.Sequential(
             nn.Conv2d(in_channels, 6, 5, padding=pads[0]),
             make_activation(activation),

@@ -45,7 +45,7 @@ class LSTMClassifier(nn.Module):
         expected = 3 if self.embedding is None else 2
         if x.dim() != expected:
             kind = "features (examples, positions, input_size)" if expected == 3 else "tokens (examples, positions)"
-            raise InputError(f"expected {kind}, got a tensor of shape {tuple(x.shape)}")
+            raise InputError(f"Expected {kind}, got a tensor of shape {tuple(x.shape)}.")
         features = x if self.embedding is None else self.embedding(x)
         _, (states, _) = self.lstm(features)
         last = torch.cat(tuple(states[-2:]), dim=1) if self.lstm.bidirectional else states[-1]

@@ -25,7 +25,7 @@ class MLP(nn.Module):
     def __init__(self, widths: Sequence[int], activation: Activation = "relu", bias: bool = True) -> None:
         super().__init__()
         if len(widths) < 2:
-            raise InputError(f"widths needs at least an input and an output size, got {tuple(widths)}")
+            raise InputError(f"The argument widths needs at least an input and an output size, got {tuple(widths)}.")
         check_positive(**{f"widths[{place}]": width for place, width in enumerate(widths)})
         modules: list[nn.Module] = []
         for fan_in, fan_out in zip(widths[:-1], widths[1:], strict=True):

@@ -105,9 +105,9 @@ class ResNet(nn.Module):
         super().__init__()
         check_positive(n_classes=n_classes, base=base, in_channels=in_channels)
         if stem not in ("cifar", "imagenet"):
-            raise InputError(f"stem is 'cifar' or 'imagenet', got {stem!r}")
+            raise InputError(f"The argument stem is 'cifar' or 'imagenet', got {stem!r}.")
         if zero_init_residual and not norm:
-            raise InputError("zero_init_residual acts on the batch norms, which norm=False leaves out")
+            raise InputError("The argument zero_init_residual acts on the batch norms, which norm=False leaves out.")
         self.conv1 = _conv(in_channels, base, 3, 1, norm) if stem == "cifar" else _conv(in_channels, base, 7, 2, norm)
         self.bn1 = _norm(base, norm)
         self.act1 = make_activation(activation)

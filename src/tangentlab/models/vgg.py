@@ -62,7 +62,9 @@ class VGG(nn.Module):
         super().__init__()
         check_positive(n_classes=n_classes, base=base, in_channels=in_channels, image_size=image_size)
         if depth not in CONVOLUTIONS_PER_STAGE:
-            raise InputError(f"depth is one of {', '.join(map(str, CONVOLUTIONS_PER_STAGE))}, got {depth!r}")
+            raise InputError(
+                f"The argument depth is one of {', '.join(map(str, CONVOLUTIONS_PER_STAGE))}, got {depth!r}."
+            )
         modules: list[nn.Module] = []
         channels, left_out = in_channels, max(0, 6 - image_size.bit_length())
         for stage, (multiple, count) in enumerate(zip((1, 2, 4, 8, 8), CONVOLUTIONS_PER_STAGE[depth], strict=True)):

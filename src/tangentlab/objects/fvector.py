@@ -81,5 +81,5 @@ def centered(data: Tensor, how: str, axis: int = -1) -> Tensor:
 def check_centering(how: str) -> str:
     """One of the two ways to center what has outputs and examples."""
     if how not in ("per_output", "global"):
-        raise InputError(f"center must be None, 'per_output' or 'global', not {how!r}.")
+        raise InputError(f"The argument center must be None, 'per_output' or 'global', not {how!r}.")
     return how

@@ -53,7 +53,7 @@ class Eigenpairs(Generic[Vectors]):
 def check_damping(damping: float | None, regul: float | None = None) -> float:
     """One value from damping= and its other name regul=; it may not be negative."""
     if damping is not None and regul is not None and float(damping) != float(regul):
-        raise InputError(f"damping={damping} and regul={regul} are two names of one argument: give one.")
+        raise InputError(f"The arguments damping={damping} and regul={regul} are two names of one argument: give one.")
     value = damping if damping is not None else regul if regul is not None else 0.0
     if not float(value) >= 0:
         raise InputError(f"The damping must be a number >= 0, not {value}.")
@@ -197,7 +197,7 @@ class MatrixFree(ABC):
             return xtrace(self._product, self.dim, max(matvecs // 2, 2), **options)
         if method == "hutchinson":
             return hutchinson_trace(self._product, self.dim, matvecs, **options)
-        raise InputError(f"method must be 'hutch++', 'xtrace' or 'hutchinson', not {method!r}.")
+        raise InputError(f"The argument method must be 'hutch++', 'xtrace' or 'hutchinson', not {method!r}.")
 
     @frozen_inside
     def estimate_diag(self, matvecs: int = 60, *, generator: torch.Generator | None = None) -> Estimate:

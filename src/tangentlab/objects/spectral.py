@@ -101,7 +101,9 @@ class Spectral(Storable, MatrixAlgebra, MatrixFree):
         if ord == "fro":
             return self._frobenius()
         if ord not in (2, -2):
-            raise InputError(f"ord must be 'fro', 2 (the largest |eigenvalue|) or -2 (the smallest), not {ord!r}.")
+            raise InputError(
+                f"The argument ord must be 'fro', 2 (the largest |eigenvalue|) or -2 (the smallest), not {ord!r}."
+            )
         return self._largest() if ord == 2 else self.eigvalsh().abs().min()
 
     def _frobenius(self) -> Tensor:

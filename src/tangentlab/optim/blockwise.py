@@ -290,10 +290,12 @@ def _check_block(block: BlockOptions) -> None:
     check_choice("rebase", block.rebase, ("kfac", "transport", "keep"))
     cutoff = block.cutoff
     if cutoff is not None and not (0 < cutoff and (isinstance(cutoff, int) or cutoff <= 1)):
-        raise InputError(f"cutoff must be a positive number of modes, or a fraction of them up to 1.0, got {cutoff!r}.")
+        raise InputError(
+            f"The argument cutoff must be a positive number of modes, or a fraction of them up to 1.0, got {cutoff!r}."
+        )
     if block.inverse == "cholesky" and ((block.form == "plain" and not block.rowwise) or cutoff is not None):
         raise InputError(
-            "inverse='cholesky' inverts A and B one by one: damping_form='plain' and cutoff= need the eigenvalues, "
+            "The option inverse='cholesky' inverts A and B one by one: damping_form='plain' and cutoff= need the eigenvalues, "
             "so use inverse='eigh'."
         )
 

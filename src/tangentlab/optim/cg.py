@@ -50,7 +50,7 @@ class ConjugateGradient(Preconditioner):
         check_period("iterations", iterations)
         check_schedule("warm_start", warm_start, high=1.0)
         if not 0 < rtol < 1:
-            raise InputError(f"rtol must lie between 0 and 1, got {rtol}.")
+            raise InputError(f"The argument rtol must lie between 0 and 1, got {rtol}.")
         self.iterations, self.rtol, self.warm_start = iterations, rtol, warm_start
         self.folds: list[dict[Group, OuterSum]] = []
         self.last: dict[str, Tensor] = {}

@@ -25,7 +25,8 @@ class Clipping:
             check_schedule("kl_clip", kl, low=1e-30)
             if lr is None:
                 raise InputError(
-                    "kl_clip limits the size of the step, so it needs the learning rate: pass lr=optimizer (or a number)."
+                    "The argument kl_clip limits the size of the step, so it needs the learning rate: "
+                    "pass lr=optimizer (or a number)."
                 )
         if norm is not None:
             check_schedule("norm_clip", norm, low=1e-30)

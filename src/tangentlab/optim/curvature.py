@@ -35,11 +35,11 @@ class Curvature:
         self, kind: str, likelihood: str | Likelihood | None, outputs: Callable[[Any], Tensor] | None, seed: int
     ) -> None:
         if kind not in KINDS:
-            raise InputError(f"curvature must be one of {', '.join(map(repr, KINDS))}, got {kind!r}.")
+            raise InputError(f"The argument curvature must be one of {', '.join(map(repr, KINDS))}, got {kind!r}.")
         if kind != "empirical" and likelihood is None:
             raise InputError(
-                f"curvature={kind!r} needs likelihood= ('classification', 'binary', 'regression', ...): it says from "
-                "which distribution labels come."
+                f"The argument curvature={kind!r} needs likelihood= ('classification', 'binary', 'regression', ...): it says "
+                "from which distribution labels come."
             )
         self.kind, self.outputs, self.seed = kind, outputs, seed
         self.likelihood = None if likelihood is None else likelihood_of(likelihood)

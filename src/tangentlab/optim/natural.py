@@ -77,7 +77,7 @@ class NaturalSGD(torch.optim.Optimizer):
             if not isinstance(value, int | float | Tensor) or isinstance(value, bool) or not value >= 0:
                 raise InputError(f"{name} must be a number that is not negative, got {value!r}.")
         if nesterov and momentum == 0:
-            raise InputError("nesterov=True looks ahead along the momentum: it needs momentum > 0.")
+            raise InputError("The argument nesterov=True looks ahead along the momentum: it needs momentum > 0.")
         if not isinstance(params, Iterable | None):
             raise InputError(
                 f"The second argument is for parameters or their groups, got {params!r}; is it lr={params!r}?"

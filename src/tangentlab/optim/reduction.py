@@ -15,7 +15,7 @@ def check_reduction(reduction: str | float) -> None:
         number = isinstance(reduction, int | float) and not isinstance(reduction, bool)
         fine = number and isfinite(reduction) and reduction > 0
     if not fine:
-        raise InputError(f"loss_reduction must be 'mean', 'sum' or a positive number, got {reduction!r}.")
+        raise InputError(f"The argument loss_reduction must be 'mean', 'sum' or a positive number, got {reduction!r}.")
 
 
 def gain_of(reduction: str | float, examples: int) -> float:

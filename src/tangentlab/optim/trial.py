@@ -26,14 +26,14 @@ def losses_now(model: nn.Module, evaluate: Evaluate) -> Tensor:
     with torch.no_grad(), untouched(model):
         losses = evaluate()
     if not isinstance(losses, Tensor):
-        raise InputError(f"evaluate must return a tensor of losses, got {type(losses).__name__}.")
+        raise InputError(f"The argument evaluate must return a tensor of losses, got {type(losses).__name__}.")
     return losses.detach().to(torch.float64).flatten()
 
 
 def compare(before: Tensor, after: Tensor, predicted: float, processes: Processes) -> Trial:
     """Mean change with its standard error, over the examples of all processes."""
     if before.shape != after.shape:
-        raise InputError("evaluate must return losses of the same examples before and after the step.")
+        raise InputError("The function evaluate must return losses of the same examples before and after the step.")
     change = after - before
     moments = torch.stack([torch.ones_like(change).sum(), change.sum(), change.square().sum()])
     processes.sum_(moments)

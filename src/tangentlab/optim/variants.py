@@ -34,7 +34,7 @@ class Diagonal(BlockPreconditioner):
         self.name = "diagonal-ra" if running else "diagonal"
         if running and options.get("curvature", "empirical") != "empirical":
             raise InputError(
-                "running=True squares the gradient of the loss: curvature= other than 'empirical' has no use."
+                "The argument running=True squares the gradient of the loss: curvature= other than 'empirical' has no use."
             )
         block = BlockOptions("batch" if running else "per_example", factors=False, form="plain")
         decay: Schedule = (0.95 if running else 0.0) if scale_decay is None else scale_decay
@@ -190,8 +190,8 @@ class EKFACra(BlockPreconditioner):
         averaged = options.get("factor_decay", 0)
         if thin and (rebase != "kfac" or cutoff is not None or not (callable(averaged) or averaged == 0)):
             raise InputError(
-                "thin=True has no single modes outside the span of one batch: it takes rebase='kfac', no cutoff and no "
-                "factor_decay (or one that is a function of the step, for the steps at which it is 0)."
+                "The argument thin=True has no single modes outside the span of one batch: it takes rebase='kfac', no cutoff "
+                "and no factor_decay (or one that is a function of the step, for the steps at which it is 0)."
             )
         block = BlockOptions(
             "batch", form=damping_form, pi=pi, cutoff=cutoff, rebase=rebase, sharing=sharing, thin=thin

@@ -42,7 +42,8 @@ class Size:
             if isinstance(error, InputError):
                 raise
             raise InputError(
-                f"size= takes (examples, outputs), such as (100, 10), or (100, None) for all outputs, not {value!r}."
+                f"The argument size= takes (examples, outputs), such as (100, 10), or (100, None) for all outputs, "
+                f"not {value!r}."
             ) from None
 
     def __str__(self) -> str:
@@ -77,7 +78,9 @@ class Budget:
 
     def __init__(self, share: float, free_seconds: float) -> None:
         if share <= 0 or free_seconds < 0:
-            raise InputError(f"max_overhead must be above 0 and free_seconds not below, not {share}, {free_seconds}.")
+            raise InputError(
+                f"The argument max_overhead must be above 0 and free_seconds not below, not {share}, {free_seconds}."
+            )
         self.share, self.free_seconds = share, free_seconds
         self.training = self.spent = 0.0
         self.cost: Cost | None = None

@@ -29,8 +29,8 @@ def classes_last(
         found = main_tensor(output if function is None else function(output, batch))
         if axis in (0, -found.ndim) or not -found.ndim <= axis < found.ndim:
             raise InputError(
-                f"likelihood= has its classes on axis {axis}, and the outputs have the shape {tuple(found.shape)}: "
-                "take Classification(class_axis=...) of an axis behind the examples."
+                f"The argument likelihood= has its classes on axis {axis}, and the outputs have the shape "
+                f"{tuple(found.shape)}: take Classification(class_axis=...) of an axis behind the examples."
             )
         return found.movedim(axis, -1)
 

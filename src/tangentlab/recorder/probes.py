@@ -211,7 +211,9 @@ def choose_outputs(
 def make_probes(probes: Any, largest: int, seed: int) -> dict[str, Probe]:
     """One `Probe` per name, drawn with one seed."""
     if not isinstance(probes, Mapping) or not probes or not all(isinstance(name, str) for name in probes):
-        raise InputError('probes must be a dict of data by name, such as {"train": (x, y), "test": test_loader}.')
+        raise InputError(
+            'The argument probes must be a dict of data by name, such as {"train": (x, y), "test": test_loader}.'
+        )
     bad = [name for name in probes if not name or "/" in name]
     if bad:
         raise InputError(f"The name of a probe must not be empty or hold a slash: {bad}.")

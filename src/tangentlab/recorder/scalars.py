@@ -22,7 +22,7 @@ def require_number(name: str, value: Any) -> None:
         shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor | np.ndarray) else ""
         found = "None" if value is None else f"a {type(value).__name__}{shape}"
         raise InputError(
-            f"step({name}=...) takes one number, not {found}: pass its mean or one entry of it, or leave it out."
+            f"The call step({name}=...) takes one number, not {found}: pass its mean or one entry of it, or leave it out."
         )
 
 

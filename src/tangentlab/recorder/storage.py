@@ -112,5 +112,7 @@ def scalar_writer(target: ScalarWriter | str | Path | None) -> ScalarWriter | No
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise InputError("tensorboard= needs the package: pip install 'tangentlab[tensorboard]'.") from error
+        raise InputError(
+            "The argument tensorboard= needs the package: pip install 'tangentlab[tensorboard]'."
+        ) from error
     return SummaryWriter(str(target))  # type: ignore[no-untyped-call]

@@ -6,7 +6,9 @@ The only part of tangentlab that needs pytest: `pip install "tangentlab[testing]
 try:
     import pytest
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError('tangentlab.testing needs pytest: pip install "tangentlab[testing]".') from error
+    raise ModuleNotFoundError(
+        'The module tangentlab.testing needs pytest: pip install "tangentlab[testing]".'
+    ) from error
 
 for module in ("dense_truth", "layer_contract", "pmat_algebra", "pmat_contract", "pmat_spectral"):
     pytest.register_assert_rewrite(f"tangentlab.testing.{module}")  # failures show the values that were compared

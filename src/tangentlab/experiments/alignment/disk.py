@@ -46,7 +46,7 @@ def top_modes(kernel: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest eigenvalues (count,) and eigenvectors (count, n) of a dense kernel."""
     found = lanczos(lambda rows: rows @ kernel, len(kernel), count, dtype=kernel.dtype, block_size=8)
     if not found.converged:
-        raise NumericsError(f"the top {count} modes did not converge: {found.message}")
+        raise NumericsError(f"The top {count} modes did not converge: {found.message}")
     return found.eigenvalues, found.eigenvectors
 
 

@@ -38,7 +38,7 @@ def balanced_rows(labels: Tensor, cue: Tensor, per_group: int, generator: Genera
     """
     every = cue_groups(labels, cue)
     if empty := [name for name, size in every.sizes.items() if not size]:
-        raise InputError(f"no image with {' nor with '.join(empty)} is among these {len(labels)}: take more images")
+        raise InputError(f"No image with {' nor with '.join(empty)} is among these {len(labels)}: take more images.")
     four = every.balanced(per_group, generator, cap=True)
     sizes = list(four.sizes.values())
     places = torch.arange(sum(sizes)).split(sizes)

@@ -96,7 +96,7 @@ class LazyCScores(TwoAlphas):
         if found is not None:
             return read_c_scores(Path(found[0]), data.targets)
         if lab.max_steps is None:
-            raise DataFileError(f"the file {SCORE_FILE} is not among the data: put it there, or --set scores=estimate")
+            raise DataFileError(f"The file {SCORE_FILE} is not among the data: put it there, or --set scores=estimate.")
         return torch.rand(len(data), generator=lab.generator("scores"))
 
     def _judge(self, lab: Lab, groups: Groups, rich: list[Row], lazy: list[Row]) -> None:

@@ -132,7 +132,9 @@ class BlockwisePMat(PMat):
         Null directions outside of thin bases, if they are among the wanted ones, are found by Lanczos.
         """
         if k < 1 or which not in ("top", "bottom", "magnitude"):
-            raise InputError(f"k must be at least 1 and which 'top', 'bottom' or 'magnitude', not {k} and {which!r}.")
+            raise InputError(
+                f"The argument k must be at least 1 and which 'top', 'bottom' or 'magnitude', not {k} and {which!r}."
+            )
         values = self.diag_in_eigenbasis().flat
         wanted = {"top": -values, "bottom": values, "magnitude": -values.abs()}[which].argsort(stable=True)[:k]
         units = torch.zeros(len(wanted), self.dim, dtype=values.dtype, device=values.device)

@@ -86,9 +86,9 @@ class KronBuilder:
 
     def __init__(self, group: Group, sharing: str = "expand", sua: bool | str = False) -> None:
         if sharing not in ("expand", "reduce"):
-            raise InputError(f"sharing must be 'expand' or 'reduce', not {sharing!r}.")
+            raise InputError(f"The argument sharing must be 'expand' or 'reduce', not {sharing!r}.")
         if sua not in (False, True, "plain", "centred", "centered"):
-            raise InputError(f"sua must be False, True ('plain') or 'centred', not {sua!r}.")
+            raise InputError(f"The argument sua must be False, True ('plain') or 'centred', not {sua!r}.")
         if sua and sharing != "expand":
             raise InputError("SUA is an approximation of the sharing='expand' factors; leave sharing at its default.")
         self.group, self.sharing = group, sharing

@@ -68,7 +68,7 @@ def _one_position(factor: OuterSum) -> tuple[Tensor, Tensor]:
 def block_kind(form: str) -> type[OllivierBlock] | type[ArrowBlock]:
     """The block of a form."""
     if form not in _FORMS:
-        raise InputError(f"form must be 'ollivier' or 'arrow', not {form!r}.")
+        raise InputError(f"The argument form must be 'ollivier' or 'arrow', not {form!r}.")
     return _FORMS[form]  # type: ignore[return-value]
 
 
