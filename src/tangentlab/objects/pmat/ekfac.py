@@ -11,12 +11,12 @@ from torch import Tensor
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.rows import Rows
-from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
 from tangentlab.objects.pmat.block import Block
-from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names, accumulate
+from tangentlab.objects.pmat.blockwise import Builder, Names, accumulate
 from tangentlab.objects.pmat.kfac import PMatKFAC
 from tangentlab.objects.pmat.kronecker import EigenBlock, squares_in_bases
+from tangentlab.objects.pmat.refreshed import Refreshed
 
 
 class ScaleBuilder:
@@ -34,14 +34,11 @@ class ScaleBuilder:
         return self.block.with_scale(self.total / examples)
 
 
-class PMatEKFAC(BlockwisePMat):
+class PMatEKFAC(Refreshed):
     """The diagonal that is optimal in Frobenius norm in KFAC's eigenbasis; its trace is exact.
 
     `PMatEKFAC.with_options(corrected=False)` keeps KFAC's eigenvalues until `update_diag(data)` is called.
     """
-
-    _rows: Rows | None = None
-    _options: Mapping[str, Any] = {}
 
     @staticmethod
     def plan(
@@ -94,14 +91,6 @@ class PMatEKFAC(BlockwisePMat):
             result.blocks[names] = block.with_scale(scale.reshape(block.scale.shape))  # type: ignore[attr-defined]
         return result
 
-    def _rows_of(self, data: Any) -> Rows:
-        if isinstance(data, Rows):
-            return data
-        rows = self._rows
-        if rows is None:
-            raise InputError("This matrix does not know its model any more (it was unpickled or built from factors).")
-        return Rows(rows.network, data, rows.weighting.fresh()) if data is not None else rows
-
     def update_diag(self, data: Any = None) -> None:
         """Estimate the second moments anew, keeping the basis: on the same data, or on other data.
 
@@ -120,12 +109,3 @@ class PMatEKFAC(BlockwisePMat):
         plan: dict[Names, tuple[tuple[Group, ...], Builder]]
         plan = {n: ((groups[n],), ScaleBuilder(b)) for n, b in self.blocks.items() if isinstance(b, EigenBlock)}
         self.blocks, self.examples = accumulate(rows, lambda factors: plan)
-
-    def refresh_basis(self, data: Any = None) -> None:
-        """Basis and second moments anew, in place."""
-        rows = self._rows_of(data)
-        fresh = type(self).from_rows(rows, **self._options)
-        self.blocks, self.examples = fresh.blocks, fresh.examples
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "_rows"}

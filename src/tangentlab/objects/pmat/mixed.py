@@ -20,11 +20,12 @@ from tangentlab.objects.pmat.kfac import PMatKFAC
 from tangentlab.objects.pmat.kronecker import EigenBlock, KronBlock, prepare
 from tangentlab.objects.pmat.moments import KronBuilder, no_kronecker
 from tangentlab.objects.pmat.quasidiag import QUASI_DIAGONAL, PMatQuasiDiag, quasi_plan
+from tangentlab.objects.pmat.refreshed import Refreshed
 
 _KRONECKER = (PMatKFAC, PMatEKFAC)
 
 
-class PMatMixed(BlockwisePMat):
+class PMatMixed(Refreshed):
     """KFAC here, dense there, diagonal elsewhere, behind the one interface.
 
     `PMatMixed.default()` takes KFAC (or EKFAC) where it is defined, else a dense block per layer up to block_limit
@@ -85,6 +86,7 @@ class PMatMixed(BlockwisePMat):
         """One pass, and a second one for EKFAC's second moments where EKFAC was chosen."""
         with rows.frozen():
             result = super().from_rows(rows, **options)
+            result._rows, result._options = rows, options
             result.prepare_spectra()
             groups = {group.names: group for group in rows.groups}
             found = result.blocks.items()
@@ -95,6 +97,21 @@ class PMatMixed(BlockwisePMat):
                 second, _ = accumulate(rows, lambda _: {n: ((groups[n],), ScaleBuilder(b)) for n, b in bases.items()})
                 result.blocks |= second
         return result
+
+    def update_diag(self, data: Any = None) -> None:
+        """Estimate everything anew but the bases of EKFAC blocks, in one pass: on the same data, or on other data.
+
+        The model may have moved and the data may be other, so thin bases are completed: gradients may leave their span.
+        """
+        rows = self._rows_of(data)
+        kept = {names: block.completed() for names, block in self.blocks.items() if isinstance(block, EigenBlock)}
+        groups = {group.names: group for group in rows.groups}
+
+        def plan(factors: dict[Group, OuterSum]) -> dict[Names, tuple[tuple[Group, ...], Builder]]:
+            anew = self.plan(self.layout, factors, **self._options)
+            return anew | {names: ((groups[names],), ScaleBuilder(block)) for names, block in kept.items()}
+
+        self.blocks, self.examples = accumulate(rows, plan)
 
     def prepare_spectra(self) -> None:
         """Kronecker factors side by side."""
