@@ -24,7 +24,7 @@ TREND = Trend("toy", "t-1", "value", ">=", 10.0, "paper", "width", (8.0, 16.0, 6
         ({"values": RISING[::-1]}, "away from the claim"),
         ({"relation": "<=", "threshold": 0.0}, "away from the claim"),
         ({"values": ((1.0, 3.0, 2.0), (2.0, 2.0, 2.0), (3.0, 1.0, 2.0))}, "neither towards nor away"),
-        ({"threshold": 3.0}, "arrives"),
+        ({"threshold": 3.0}, "as far as the claim"),
         ({"values": ((1.0,), (2.0,), (3.0,)), "seeds": (0,)}, "towards the claim in one seed"),
     ],
 )

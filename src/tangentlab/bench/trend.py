@@ -64,7 +64,7 @@ class Trend:
         """Towards the claim, away from it, or undecided; one seed is told as such."""
         slopes = self.slopes()
         if not self.gaps()[-1].any():
-            return "arrives: the last rung meets the claim in every seed"
+            return "as far as the claim: the last rung meets it in every seed"
         found = interval(slopes)
         if found is None:
             return f"{'towards' if slopes[0] < 0 else 'not towards'} the claim in one seed, which leaves no interval"
@@ -79,12 +79,12 @@ class Trend:
         axes.axhline(self.threshold, color=GRAY, linestyle="--")
         owner = {"paper": "the paper's number", "sign": "no effect", "ours": "our number"}[self.bound]
         axes.annotate(
-            f"{owner}, {relation(self.relation)} {number(self.threshold)}",
+            f"{owner},\n{relation(self.relation)} {number(self.threshold)}",
             (1.0, self.threshold),
             xycoords=("axes fraction", "data"),
-            xytext=(-2, 3),
+            xytext=(4, 0),
             textcoords="offset points",
-            ha="right",
+            va="center",
             color=GRAY,
         )
         if min(self.rungs) > 0 and max(self.rungs) / min(self.rungs) >= 4:
