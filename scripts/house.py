@@ -1,8 +1,8 @@
 """The order of the house: who may import whom. `python scripts/house.py` writes the map of DEVELOPERS.md from it.
 
 `ORDER` lists every module and subpackage of tangentlab from the ground up; each may import what stands above it in this
-file, and nothing below. Imports are read from the syntax tree, those inside of functions and under ``TYPE_CHECKING``
-included; a name that comes from a package that only passes it on, such as ``from tangentlab import NTK``, counts as an import
+file, and nothing below. Imports are read from the syntax tree, those inside of functions and under `TYPE_CHECKING`
+included; a name that comes from a package that only passes it on, such as `from tangentlab import NTK`, counts as an import
 of its home.
 """
 
@@ -44,7 +44,7 @@ STOREY = {name: number for number, storey in enumerate(ORDER) for name in storey
 
 
 def imports(source: Path) -> dict[str, dict[str, list[str]]]:
-    """For every module or subpackage of the folder ``source``: what it imports, and the places where it does."""
+    """For every module or subpackage of the folder `source`: what it imports, and the places where it does."""
     facade = dict(_facade(source / "__init__.py"))
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for file in sorted(source.rglob("*.py")):

@@ -46,7 +46,7 @@ UNLIKE = (ast.Constant, ast.JoinedStr, ast.Lambda, ast.Starred, ast.GeneratorExp
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault: ``original`` at the bytes ``start:stop`` of a file becomes ``replacement``."""
+    """One fault: `original` at the bytes `start:stop` of a file becomes `replacement`."""
 
     path: str
     function: str
@@ -92,7 +92,7 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
 
 
 def mutants_in(root: Path, packages: list[str]) -> list[Mutant]:
-    """All faults of the files under the packages (folders or modules below ``root``)."""
+    """All faults of the files under the packages (folders or modules below `root`)."""
     files = [file for name in packages for file in sorted((root / name).rglob("*.py")) or [root / f"{name}.py"]]
     return [mutant for file in files for mutant in mutants_of(str(file.relative_to(root)), file.read_text())]
 
@@ -241,7 +241,7 @@ def _words(node: ast.FunctionDef) -> bool:
 
 
 def _is_guard(node: ast.expr, parents: list[ast.AST]) -> bool:
-    """Whether any number would do: in ``x / where(y > 0, y, 1.0)``, whose quotient is not used, and in ``empty(0)``."""
+    """Whether any number would do: in `x / where(y > 0, y, 1.0)`, whose quotient is not used, and in `empty(0)`."""
     match parents[-2:]:
         case [ast.BinOp(op=ast.Div(), right=right), ast.Call(func=ast.Attribute(attr="where"), args=[_, *values])]:
             return right is parents[-1] and node in values and isinstance(node, ast.Constant)

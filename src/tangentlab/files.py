@@ -50,7 +50,7 @@ def make_folder(path: Path) -> Path:
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write ``content`` so that ``path`` holds either all of it or what it held before, whatever happens meanwhile."""
+    """Write `content` so that `path` holds either all of it or what it held before, whatever happens meanwhile."""
     data = content.encode() if isinstance(content, str) else content
     with disk_errors(path):
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -67,7 +67,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 
 def write_sealed(path: Path, data: bytes) -> None:
-    """Write ``data`` with a checksum behind it, which readers of archives and of arrays pass over."""
+    """Write `data` with a checksum behind it, which readers of archives and of arrays pass over."""
     write_atomically(path, data + _SEAL + _digest(data))
 
 

@@ -5,7 +5,7 @@
 
     __getattr__, __dir__, __all__ = imported_on_first_use(__name__)
 
-The block under ``TYPE_CHECKING`` is all that a package says; here it is read from the syntax tree.
+The block under `TYPE_CHECKING` is all that a package says; here it is read from the syntax tree.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tangentlab.moved import moved_name
 
 
 def imported_on_first_use(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose imports stand under ``if TYPE_CHECKING``.
+    """`__getattr__`, `__dir__` and `__all__` of a package whose imports stand under `if TYPE_CHECKING`.
 
     Args:
-        package: its ``__name__``. ``from package import module`` makes a module of it available and stays out of ``__all__``.
+        package: its `__name__`. `from package import module` makes a module of it available and stays out of `__all__`.
 
     Cost: one parse of the file, about a millisecond.
     """
@@ -48,7 +48,7 @@ def imported_on_first_use(package: str) -> tuple[Callable[[str], Any], Callable[
 
 
 def _declared(package: str) -> Iterator[tuple[str, str]]:
-    """Name and module of every import under ``if TYPE_CHECKING``."""
+    """Name and module of every import under `if TYPE_CHECKING`."""
     spec = find_spec(package)
     source = spec.loader.get_source(package) if spec is not None else ""  # type: ignore[union-attr]
     for node in ast.parse(source or "").body:

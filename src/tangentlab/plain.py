@@ -10,7 +10,7 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON can hold it: tensors and arrays become numbers and lists, non-finite numbers become names."""
+    """`value` as JSON can hold it: tensors and arrays become numbers and lists, non-finite numbers become names."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (str, bool)) or value is None:

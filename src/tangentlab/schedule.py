@@ -14,7 +14,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def between(self, after: int, last: int) -> list[int]:
-        """The steps s with ``after < s <= last``, in order."""
+        """The steps s with `after < s <= last`, in order."""
 
     def due(self, step: int) -> bool:
         """Whether to look after this many updates."""
@@ -22,10 +22,10 @@ class Schedule(ABC):
 
 
 class Geometric(Schedule):
-    """``first * ratio^k`` rounded, k = 0, 1, 2 ...: dense early, where kernels move fast, and even on a logarithmic axis.
+    """`first * ratio^k` rounded, k = 0, 1, 2 ...: dense early, where kernels move fast, and even on a logarithmic axis.
 
-    The default takes 12 snapshots of 1,000 steps, the first and the last among them; ``Geometric(5, 1.15)`` is about as dense
-    as the steps of Baratin et al. (2021), whose code takes ``5 floor(1.15^k)``.
+    The default takes 12 snapshots of 1,000 steps, the first and the last among them; `Geometric(5, 1.15)` is about as dense
+    as the steps of Baratin et al. (2021), whose code takes `5 floor(1.15^k)`.
     """
 
     def __init__(self, first: float = 5.0, ratio: float = 1.7) -> None:
@@ -47,7 +47,7 @@ class Geometric(Schedule):
 
 
 class Every(Schedule):
-    """Every ``period`` steps."""
+    """Every `period` steps."""
 
     def __init__(self, period: int) -> None:
         if period < 1:

@@ -1,6 +1,6 @@
 """Tangent-feature alignment: what a kernel's spectrum, its alignment with the labels and its path say about a training.
 
-Start from a kernel, ``K = NTK(model, probe)``, and ask for `kernel_spectrum(K)`, `label_alignment(K, labels)`.
+Start from a kernel, `K = NTK(model, probe)`, and ask for `kernel_spectrum(K)`, `label_alignment(K, labels)`.
 """
 
 from typing import TYPE_CHECKING

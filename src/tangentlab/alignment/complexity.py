@@ -1,7 +1,7 @@
-"""The complexity of a training: ``C(f) = sum_t |dw_t| sqrt(tr K_t)``, the length of its path as the tangent features see it.
+"""The complexity of a training: `C(f) = sum_t |dw_t| sqrt(tr K_t)`, the length of its path as the tangent features see it.
 
-``sqrt(tr K_t) = |Phi_t|_F`` is the root of the sum of all outputs' squared gradients on a probe of training examples. Random
-signs over the outputs give the trace from one backward per draw: for each example, ``E |J_i^T s|^2 = tr J_i J_i^T``.
+`sqrt(tr K_t) = |Phi_t|_F` is the root of the sum of all outputs' squared gradients on a probe of training examples. Random
+signs over the outputs give the trace from one backward per draw: for each example, `E |J_i^T s|^2 = tr J_i J_i^T`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def kernel_trace(
     generator: torch.Generator | None = None,
     **options: Unpack[Options],
 ) -> Estimate:
-    """``tr K`` of the tangent kernel, summed over examples and outputs.
+    """`tr K` of the tangent kernel, summed over examples and outputs.
 
-    Unbiased from every draw, with variance ``2 sum_i (|K_ii|_F^2 - |diag K_ii|^2)`` over the c x c blocks of the examples:
+    Unbiased from every draw, with variance `2 sum_i (|K_ii|_F^2 - |diag K_ii|^2)` over the c x c blocks of the examples:
     signs of different examples never meet, since gradient norms are taken per example. A model with one output is exact.
 
     Args:
@@ -65,12 +65,12 @@ class LearningFlow:
     Call `update()` after every optimizer step. With w_t the parameters after t steps and s the last step at which the trace was
     taken:
 
-    * ``complexity``: ``sum_t |w_{t+1} - w_t| sqrt(tr K_s)``, every step counted by its own length, momentum and all;
-    * ``complexity_between_logs``: ``sum |w_s' - w_s| sqrt(tr K_s)`` over consecutive s, s': the displacement between the steps
-      at which the trace is taken. Never larger than the first, and equal to it with ``every=1``.
+    * `complexity`: `sum_t |w_{t+1} - w_t| sqrt(tr K_s)`, every step counted by its own length, momentum and all;
+    * `complexity_between_logs`: `sum |w_s' - w_s| sqrt(tr K_s)` over consecutive s, s': the displacement between the steps
+      at which the trace is taken. Never larger than the first, and equal to it with `every=1`.
 
-    With ``every=1`` the trace is taken at every w_t. The root of an unbiased estimate is biased downwards, by about
-    ``1/8`` of the squared relative error; ``draws=None`` takes the exact trace. Training goes on bit for bit as without it: the
+    With `every=1` the trace is taken at every w_t. The root of an unbiased estimate is biased downwards, by about
+    `1/8` of the squared relative error; `draws=None` takes the exact trace. Training goes on bit for bit as without it: the
     signs come from a random stream of its own.
 
     Args:

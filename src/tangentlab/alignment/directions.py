@@ -23,9 +23,9 @@ class DirectionEffects:
     """Change of the function along directions of one length.
 
     Attributes:
-        top: root mean square change of the outputs along each of the k top right singular vectors of the Jacobian, ``(k,)``.
-        random: the same along k random directions, ``(k,)``.
-        singular_values: of the Jacobian on the examples that gave the directions, ``(k,)``, largest first.
+        top: root mean square change of the outputs along each of the k top right singular vectors of the Jacobian, `(k,)`.
+        random: the same along k random directions, `(k,)`.
+        singular_values: of the Jacobian on the examples that gave the directions, `(k,)`, largest first.
     """
 
     top: Tensor
@@ -44,7 +44,7 @@ def compare_directions(
     function: OutputFunction | None = None,
     generator: torch.Generator | None = None,
 ) -> DirectionEffects:
-    """Perturb the parameters by ``radius`` along the k top right singular vectors of the Jacobian and k random directions.
+    """Perturb the parameters by `radius` along the k top right singular vectors of the Jacobian and k random directions.
 
     Args:
         model: the network; it is not touched.
@@ -72,7 +72,7 @@ def directional_effects(
     forward: Forward | None = None,
     function: OutputFunction | None = None,
 ) -> Tensor:
-    """Root mean square over outputs and examples of ``f(w + v) - f(w)``, for every vector v of a batch, ``(vectors,)``."""
+    """Root mean square over outputs and examples of `f(w + v) - f(w)`, for every vector v of a batch, `(vectors,)`."""
     if perturbations.flat.ndim != 2:
         raise InputError(f"A batch of perturbations (vectors, d) is expected, not {perturbations!r}.")
     network = Network.of(model, perturbations.layout, forward, function)

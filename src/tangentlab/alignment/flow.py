@@ -12,14 +12,14 @@ from tangentlab.errors import InputError
 
 
 class Flow:
-    """``C(f) = sum_t |dw_t| sqrt(tr K_s)``, with s the last snapshot before step t that could measure the trace.
+    """`C(f) = sum_t |dw_t| sqrt(tr K_s)`, with s the last snapshot before step t that could measure the trace.
 
     Two variants (B4 of the paper's code):
 
-    * ``complexity``: every step counts with its own length;
-    * ``complexity_between_logs``: only the displacement between snapshots counts, never more than the first.
+    * `complexity`: every step counts with its own length;
+    * `complexity_between_logs`: only the displacement between snapshots counts, never more than the first.
 
-    The path is that of the parameters in ``layers`` (as in `NTK`; None: all) that are trainable when a step is taken; a
+    The path is that of the parameters in `layers` (as in `NTK`; None: all) that are trainable when a step is taken; a
     parameter that becomes trainable later joins then. Nothing is read back from the device before a snapshot. Memory: three
     copies of these parameters. Cost of a step: a few passes over them.
     """

@@ -1,6 +1,6 @@
 """Other measures of a network's complexity, for comparison with C(f): norms of weights, paths, and gradients.
 
-A layer's matrix is its weight as ``(outputs, everything else)``: the kernel of a convolution counts as one matrix, as in the
+A layer's matrix is its weight as `(outputs, everything else)`: the kernel of a convolution counts as one matrix, as in the
 literature on these measures. They are defined for chains of linear layers, convolutions, ReLU, and pooling; other modules are
 refused by name, since normalization or residual branches change what the products of norms bound.
 """
@@ -25,12 +25,12 @@ _WITHOUT_WEIGHTS = (nn.ReLU, nn.Flatten, nn.Identity, nn.Sequential, *_POOLS)
 
 
 def parameter_norm(model: nn.Module) -> float:
-    """``|w|_2`` over all trainable parameters."""
+    """`|w|_2` over all trainable parameters."""
     return float(_flat(model).norm())
 
 
 def distance_from_initialization(model: nn.Module, initial: nn.Module) -> float:
-    """``|w - w_0|_2`` over the trainable parameters of ``model``, each against that of the same name."""
+    """`|w - w_0|_2` over the trainable parameters of `model`, each against that of the same name."""
     starts = dict(initial.named_parameters())
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     other = [n for n, p in trained.items() if n not in starts or starts[n].shape != p.shape]
@@ -43,19 +43,19 @@ def distance_from_initialization(model: nn.Module, initial: nn.Module) -> float:
 
 
 def frobenius_product(model: nn.Module) -> float:
-    """``prod_l |W_l|_F``."""
+    """`prod_l |W_l|_F`."""
     return math.prod(float(weight.norm()) for weight in layer_matrices(model))
 
 
 def spectral_product(model: nn.Module) -> float:
-    """``prod_l |W_l|_2``, a bound of the Lipschitz constant of a fully connected ReLU network."""
+    """`prod_l |W_l|_2`, a bound of the Lipschitz constant of a fully connected ReLU network."""
     return math.prod(_spectral(weight) for weight in layer_matrices(model))
 
 
 def spectral_complexity(model: nn.Module, initial: nn.Module) -> float:
-    """``prod_l |W_l|_2 (sum_l (|(W_l - W0_l)^T|_{2,1} / |W_l|_2)^{2/3})^{3/2}`` (Bartlett, Foster and Telgarsky 2017).
+    """`prod_l |W_l|_2 (sum_l (|(W_l - W0_l)^T|_{2,1} / |W_l|_2)^{2/3})^{3/2}` (Bartlett, Foster and Telgarsky 2017).
 
-    ``|M|_{2,1}`` sums the norms of the columns of M, here those of ``(W - W0)^T``: one per output unit.
+    `|M|_{2,1}` sums the norms of the columns of M, here those of `(W - W0)^T`: one per output unit.
     """
     weights, starts = layer_matrices(model), layer_matrices(initial)
     norms = [_spectral(weight) for weight in weights]
@@ -67,9 +67,9 @@ def spectral_complexity(model: nn.Module, initial: nn.Module) -> float:
 
 @torch.no_grad()
 def path_norm(model: nn.Module, inputs: Tensor) -> float:
-    """``sqrt(sum over paths of the product of squared weights)``: the root of the outputs' sum with squared weights, at ones.
+    """`sqrt(sum over paths of the product of squared weights)`: the root of the outputs' sum with squared weights, at ones.
 
-    One forward pass with ``W -> W^2`` and ``b -> b^2`` (a bias is a path that starts at it) on an input of ones (Neyshabur,
+    One forward pass with `W -> W^2` and `b -> b^2` (a bias is a path that starts at it) on an input of ones (Neyshabur,
     Salakhutdinov and Srebro 2015). Pooling is applied as it is.
 
     Args:
@@ -84,10 +84,10 @@ def path_norm(model: nn.Module, inputs: Tensor) -> float:
 
 @torch.no_grad()
 def fisher_rao_norm(model: nn.Module, inputs: Tensor, labels: Tensor, batch: int = 500) -> float:
-    """``(L + 1) sqrt(E <dl/df, f>^2)`` for the cross-entropy l of a network with L hidden layers (Liang et al. 2019).
+    """`(L + 1) sqrt(E <dl/df, f>^2)` for the cross-entropy l of a network with L hidden layers (Liang et al. 2019).
 
     One output is the logit of class 1 of labels 0 and 1 (or -1 and 1). For a ReLU network without biases this is
-    ``sqrt(w^T G w)``, with G the second moment of the loss gradients.
+    `sqrt(w^T G w)`, with G the second moment of the loss gradients.
     """
     depth = len(layer_matrices(model))
     squares = []
@@ -99,7 +99,7 @@ def fisher_rao_norm(model: nn.Module, inputs: Tensor, labels: Tensor, batch: int
 
 
 def _logit_gradient(outputs: Tensor, labels: Tensor) -> Tensor:
-    """``dl/df`` of the cross-entropy, ``(n, outputs)``."""
+    """`dl/df` of the cross-entropy, `(n, outputs)`."""
     classes = outputs.shape[1]
     lowest, highest = (-1, 1) if classes == 1 else (0, classes - 1)
     if int(labels.min()) < lowest or int(labels.max()) > highest:
@@ -110,7 +110,7 @@ def _logit_gradient(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def neyshabur_two_layer(model: nn.Module, initial: nn.Module) -> float:
-    """``|U_0|_2 |V|_F + |U - U_0|_F |V|_F + sqrt(h)`` for x -> V relu(U x) with h hidden units (Neyshabur et al. 2019)."""
+    """`|U_0|_2 |V|_F + |U - U_0|_F |V|_F + sqrt(h)` for x -> V relu(U x) with h hidden units (Neyshabur et al. 2019)."""
     weights, starts = layer_matrices(model), layer_matrices(initial)
     if not _is_two_layer(model):
         raise StructureError("This measure is of networks with one hidden layer, all linear.")
@@ -139,7 +139,7 @@ def _is_two_layer(model: nn.Module) -> bool:
 
 
 def layer_matrices(model: nn.Module) -> list[Tensor]:
-    """Weights of linear and convolutional layers as matrices ``(outputs, rest)`` in float64, in the order of the modules."""
+    """Weights of linear and convolutional layers as matrices `(outputs, rest)` in float64, in the order of the modules."""
     _require_chain(model)
     return [m.weight.detach().double().flatten(1) for m in model.modules() if isinstance(m, _LAYERS)]
 

@@ -15,11 +15,11 @@ Batch = tuple[Tensor, ...]
 
 
 class Batches:
-    """Minibatches of ``size`` examples; a fresh permutation every epoch, the last partial batch dropped.
+    """Minibatches of `size` examples; a fresh permutation every epoch, the last partial batch dropped.
 
-    ``size=None`` gives the whole data set every time, in its own order. Since batch k is a function of (seed, k), a
+    `size=None` gives the whole data set every time, in its own order. Since batch k is a function of (seed, k), a
     training run resumes in the middle of an epoch without replaying it, and two runs with the same seed see the same
-    order. ``augment(batch, generator)`` may change a batch; its generator too depends only on (seed, k).
+    order. `augment(batch, generator)` may change a batch; its generator too depends only on (seed, k).
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Batches:
         return 1 if self.size is None else self.count // self.size
 
     def at(self, step: int) -> Batch:
-        """Batch number ``step``."""
+        """Batch number `step`."""
         batch = self.tensors if self.size is None else self._picked(step, self.size)
         if self._augment is not None:
             batch = self._augment(batch, torch_generator(self.seed, "augment", step))

@@ -19,7 +19,7 @@ class Callback:
     """Called at every step with the state of the training; the base does nothing and remembers nothing."""
 
     def __call__(self, training: Training) -> None:
-        """React to the state after ``training.step`` updates."""
+        """React to the state after `training.step` updates."""
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart."""
@@ -30,7 +30,7 @@ class Callback:
 
 
 class At(Callback):
-    """Calls ``action`` at the steps of a `Schedule` (or a list of steps, or every so many); at the last one too if asked."""
+    """Calls `action` at the steps of a `Schedule` (or a list of steps, or every so many); at the last one too if asked."""
 
     def __init__(self, steps: Any, action: Callable[[Training], None], *, last: bool = False) -> None:
         self._schedule, self._action, self._last = schedule_of(steps), action, last
@@ -41,14 +41,14 @@ class At(Callback):
 
 
 class Every(At):
-    """Calls ``action`` at steps 0, k, 2k, ... and at the last one."""
+    """Calls `action` at steps 0, k, 2k, ... and at the last one."""
 
     def __init__(self, period: int, action: Callable[[Training], None]) -> None:
         super().__init__(period, action, last=True)
 
 
 class Points(At):
-    """Calls ``measure(training)`` at the steps of a schedule and at the last one, and keeps the rows that it returns.
+    """Calls `measure(training)` at the steps of a schedule and at the last one, and keeps the rows that it returns.
 
     The rows survive a restart, so that claims which compare points of a training can be judged at its end.
     """
@@ -65,11 +65,11 @@ class Points(At):
 
 
 class OnProgress(Callback):
-    """Calls ``action(training, threshold)`` the first time that ``measure`` reaches each threshold.
+    """Calls `action(training, threshold)` the first time that `measure` reaches each threshold.
 
-    ``measure`` (a loss, an accuracy) is evaluated every ``period`` steps, as long as a threshold is left; with
-    ``falling`` a threshold is reached from above (a loss), else from below (an accuracy). Several thresholds passed at
-    once are called in the order in which they would have been met. ``reached`` maps thresholds to steps.
+    `measure` (a loss, an accuracy) is evaluated every `period` steps, as long as a threshold is left; with
+    `falling` a threshold is reached from above (a loss), else from below (an accuracy). Several thresholds passed at
+    once are called in the order in which they would have been met. `reached` maps thresholds to steps.
     """
 
     def __init__(
@@ -103,5 +103,5 @@ class OnProgress(Callback):
 
 
 def geometric_steps(last: int, first: float = 5.0, ratio: float = 1.15) -> list[int]:
-    """0, then ``first * ratio^k`` rounded, up to and with ``last``: dense early, where things move fast."""
+    """0, then `first * ratio^k` rounded, up to and with `last`: dense early, where things move fast."""
     return sorted({0, *Geometric(first, ratio).between(0, last), last})

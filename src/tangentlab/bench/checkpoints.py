@@ -24,7 +24,7 @@ class CheckpointStore:
         self._tried: set[str] = set()
 
     def save(self, name: str, state: dict[str, Any]) -> None:
-        """Replace the state called ``name``."""
+        """Replace the state called `name`."""
         make_folder(self._folder)
         buffer = io.BytesIO()
         torch.save(state, buffer)
@@ -33,7 +33,7 @@ class CheckpointStore:
         write_sealed(self._file(name), buffer.getvalue())
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """The state called ``name``, None when there is none; an error when it is not what was saved."""
+        """The state called `name`, None when there is none; an error when it is not what was saved."""
         path = self._file(name)
         if not path.exists():
             return None
@@ -50,7 +50,7 @@ class CheckpointStore:
         return state
 
     def discard(self, name: str) -> None:
-        """Remove the state called ``name``, if there is one."""
+        """Remove the state called `name`, if there is one."""
         self._file(name).unlink(missing_ok=True)
 
     def _try_to_read(self, name: str, buffer: io.BytesIO) -> None:

@@ -8,7 +8,7 @@ A claim is the *paper's*, with the few words it comes from and the place where t
 * or **ours**, and is then called so wherever it is shown.
 
 A claim that was changed after its first result keeps what it was and why (`Change`). One that was given up stays in the table
-with the reason (``retired``).
+with the reason (`retired`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Change:
-    """What a claim was until ``date`` (its rule or its quantity, in words) and why it was changed."""
+    """What a claim was until `date` (its rule or its quantity, in words) and why it was changed."""
 
     date: str
     was: str
@@ -56,7 +56,7 @@ class Change:
 class Precondition:
     """What must be true of a seed before it can tell anything about a claim: that a network fitted, learnt, did not diverge.
 
-    A seed in which ``measured`` does not stand in ``relation`` to ``threshold`` is left out, and the page says so.
+    A seed in which `measured` does not stand in `relation` to `threshold` is left out, and the page says so.
     """
 
     id: str
@@ -68,19 +68,19 @@ class Precondition:
         _check_inequality(self)
 
     def true_for(self, value: float) -> bool:
-        """Whether ``value`` satisfies the inequality; NaN never does."""
+        """Whether `value` satisfies the inequality; NaN never does."""
         return bool(_COMPARE[self.relation](value, self.threshold))
 
 
 @dataclass(frozen=True)
 class Claim:
-    """``measured`` (a number, one per seed) stands in ``relation`` to ``threshold``, or the ``sentence`` does not hold.
+    """`measured` (a number, one per seed) stands in `relation` to `threshold`, or the `sentence` does not hold.
 
-    * ``place``: where the paper states or shows it; ``scales``: those at which it can be expected to show
-    * ``origin``: "paper" needs ``quote``, a few words as the paper has them; "ours" has none
-    * ``bound``: whose number the threshold is: the "paper"'s, a "sign" (judged by an interval), or "ours"
-    * ``requires``: what a seed must satisfy to be counted
-    * ``history``: what it was before, oldest first; ``retired``: why it is judged no longer
+    * `place`: where the paper states or shows it; `scales`: those at which it can be expected to show
+    * `origin`: "paper" needs `quote`, a few words as the paper has them; "ours" has none
+    * `bound`: whose number the threshold is: the "paper"'s, a "sign" (judged by an interval), or "ours"
+    * `requires`: what a seed must satisfy to be counted
+    * `history`: what it was before, oldest first; `retired`: why it is judged no longer
     """
 
     id: str
@@ -111,7 +111,7 @@ class Claim:
             raise ValueError(f"Claim {self.id}: a sign is above or below its neutral value, so the relation is < or >.")
 
     def true_for(self, value: float) -> bool:
-        """Whether ``value`` satisfies the inequality; NaN never does."""
+        """Whether `value` satisfies the inequality; NaN never does."""
         return bool(_COMPARE[self.relation](value, self.threshold))
 
     def rule(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""``docs/claims.md``: every claim that was put to the test at desk scale, made from ``results/desk`` alone."""
+"""`docs/claims.md`: every claim that was put to the test at desk scale, made from `results/desk` alone."""
 
 from __future__ import annotations
 

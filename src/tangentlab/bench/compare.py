@@ -29,7 +29,7 @@ class Comparison:
 
 
 def compare_runs(first: RunFolder, second: RunFolder) -> Comparison:
-    """Compare the metrics of two runs row by row and seed by seed; columns called ``seconds`` are left out."""
+    """Compare the metrics of two runs row by row and seed by seed; columns called `seconds` are left out."""
     mine, theirs = _rows(first), _rows(second)
     different: list[str] = []
     largest = 0.0

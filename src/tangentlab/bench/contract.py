@@ -13,7 +13,7 @@ from tangentlab.bench.runner import Outcome, execute, make_config
 
 
 def check_contract(kind: type[Experiment], folder: Path) -> Outcome:
-    """Run ``kind`` at the smoke scale below ``folder`` and assert that it keeps the rules of the bench.
+    """Run `kind` at the smoke scale below `folder` and assert that it keeps the rules of the bench.
 
     It comes to its end, measures every claim that the scale tests, takes as many steps as it declares, and draws
     captioned figures in the house style.
@@ -35,7 +35,7 @@ def check_contract(kind: type[Experiment], folder: Path) -> Outcome:
 
 
 def check_paper_scale_starts(kind: type[Experiment], folder: Path, steps: int = 2) -> Outcome:
-    """Run the paper's own scale for ``steps`` steps per loop, noise in place of absent data, and draw the outcome."""
+    """Run the paper's own scale for `steps` steps per loop, noise in place of absent data, and draw the outcome."""
     outcome = execute(make_config(kind.at("paper"), "paper", seeds=1, max_steps=steps), folder, inline=True)
     assert not outcome.failures, "\n".join(outcome.failures.values())
     assert outcome.complete and not outcome.with_status(Status.HELD, Status.NOT_HELD, Status.MIXED, Status.MISSING)

@@ -22,7 +22,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 @dataclass
 class Crew:
-    """Runs seeds, at most ``size`` at a time, and hands their events on.
+    """Runs seeds, at most `size` at a time, and hands their events on.
 
     Interrupting it (Ctrl-C) asks the processes to write a checkpoint and leave, and raises KeyboardInterrupt again when
     they have. They stop by themselves too when this process dies, however it dies.
@@ -35,7 +35,7 @@ class Crew:
     _events: queue.Queue[Event] = field(default_factory=queue.Queue)
 
     def run(self, seeds: Sequence[int]) -> dict[int, str]:
-        """Run all ``seeds``; returns those that failed, with the error's own words or the end of what they printed."""
+        """Run all `seeds`; returns those that failed, with the error's own words or the end of what they printed."""
         waiting, failed = list(seeds), {}
         problems: dict[int, str] = {}
         try:

@@ -96,7 +96,7 @@ class ProgressDisplay:
 
 
 def describe(event: Event) -> str:
-    """``training the net 120/400, loss 0.31``."""
+    """`training the net 120/400, loss 0.31`."""
     place = "" if event["total"] is None else f" {event['done']}/{event['total']}"
     numbers = "".join(f", {name} {_short(value)}" for name, value in event.get("live", {}).items())
     return f"{event['what']}{place}{numbers}"

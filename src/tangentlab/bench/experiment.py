@@ -50,15 +50,15 @@ class Cost:
 class Experiment(ABC):
     """Base of all experiments; a subclass is made by the decorator `experiment`, its fields are the parameters.
 
-    Field defaults are the ``desk`` scale; ``scales`` holds what the other two change. Class attributes describe it:
+    Field defaults are the `desk` scale; `scales` holds what the other two change. Class attributes describe it:
 
-    * ``name``: the word to type; ``title``: one line; ``question``: the question and how it is answered, in plain words
-    * ``chapter``, ``place``: the family, and where the paper shows it
-    * ``claims``: every sentence that the run has to judge
-    * ``seeds``: number of seeds per scale (1 where not given); ``minutes``: expected run time per scale, all seeds
-    * ``notes``: per scale, what is smaller than in the paper
-    * ``random``: false where nothing is drawn, so that one seed tells all
-    * ``dropped``: tables and arrays that neither claims nor figures need; a published result does not keep them
+    * `name`: the word to type; `title`: one line; `question`: the question and how it is answered, in plain words
+    * `chapter`, `place`: the family, and where the paper shows it
+    * `claims`: every sentence that the run has to judge
+    * `seeds`: number of seeds per scale (1 where not given); `minutes`: expected run time per scale, all seeds
+    * `notes`: per scale, what is smaller than in the paper
+    * `random`: false where nothing is drawn, so that one seed tells all
+    * `dropped`: tables and arrays that neither claims nor figures need; a published result does not keep them
     """
 
     name: ClassVar[str]
@@ -76,7 +76,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def run(self, lab: Lab) -> None:
-        """Compute one seed: log rows, save arrays, measure every claim. No state is kept but through ``lab``."""
+        """Compute one seed: log rows, save arrays, measure every claim. No state is kept but through `lab`."""
 
     @abstractmethod
     def draw(self, results: Results) -> Iterable[Picture]:
@@ -95,7 +95,7 @@ class Experiment(ABC):
 
     @classmethod
     def at(cls: type[Kind], scale: str, **changes: Any) -> Kind:
-        """The experiment with the parameters of ``scale``, some of them changed; everything is type-checked."""
+        """The experiment with the parameters of `scale`, some of them changed; everything is type-checked."""
         if scale not in SCALES:
             raise SettingError(f"Unknown scale '{scale}'{suggestion(scale, SCALES)} (scales: {', '.join(SCALES)}).")
         return cls(**check_values(cls, {**cls.scales.get(scale, {}), **changes}))
@@ -105,7 +105,7 @@ class Experiment(ABC):
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def changed_from(self, scale: str) -> dict[str, Any]:
-        """The parameters that differ from those of ``scale``, with the scale's own values."""
+        """The parameters that differ from those of `scale`, with the scale's own values."""
         standard = type(self).at(scale).parameters()
         return {key: standard[key] for key, value in self.parameters().items() if value != standard[key]}
 

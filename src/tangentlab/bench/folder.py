@@ -23,7 +23,7 @@ from tangentlab.plain import plain
 
 @dataclass(frozen=True)
 class Config:
-    """All that a run depends on; ``config.yaml`` is this, and replaying it gives the same numbers."""
+    """All that a run depends on; `config.yaml` is this, and replaying it gives the same numbers."""
 
     experiment: str
     scale: str
@@ -42,7 +42,7 @@ class Config:
         return self._identity() == other._identity()
 
     def dump(self) -> str:
-        """The text of ``config.yaml``."""
+        """The text of `config.yaml`."""
         content = {key: value for key, value in self.__dict__.items() if value is not None}
         return yaml.safe_dump(plain(content), sort_keys=False, allow_unicode=True)
 
@@ -90,7 +90,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, parent: Path, config: Config) -> RunFolder:
-        """A new folder ``<experiment>-<scale>-<number>`` below ``parent`` with the config in it."""
+        """A new folder `<experiment>-<scale>-<number>` below `parent` with the config in it."""
         make_folder(parent)
         number = 1
         while True:
@@ -147,7 +147,7 @@ class RunFolder:
 
 @contextmanager
 def held(file: Path, seconds: float, message: str) -> Iterator[None]:
-    """Hold a file lock, waiting at most ``seconds`` for it; the system frees it when the process dies."""
+    """Hold a file lock, waiting at most `seconds` for it; the system frees it when the process dies."""
     lock = FileLock(file)
     with disk_errors(file):
         try:
@@ -161,7 +161,7 @@ def held(file: Path, seconds: float, message: str) -> Iterator[None]:
 
 
 def runs_below(parent: Path) -> list[RunFolder]:
-    """Every run folder at or below ``parent``, oldest first."""
+    """Every run folder at or below `parent`, oldest first."""
     if not parent.is_dir():
         return []
     configs = [*parent.glob("config.yaml"), *parent.glob("*/config.yaml"), *parent.glob("*/*/config.yaml")]

@@ -1,7 +1,7 @@
 """Judging a result again: verdicts and figures from what was kept of it, in seconds, and what has changed.
 
 Where the metrics were kept (`tangentlab.bench.kept`), or lie in the run's own folder, everything follows from them. Where only
-``claims.json`` is left, its numbers are judged by today's rules: a claim whose quantity is another one now cannot be.
+`claims.json` is left, its numbers are judged by today's rules: a claim whose quantity is another one now cannot be.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOT_KEPT = "metrics not kept"
 
 @dataclass(frozen=True)
 class Judged:
-    """A result that was judged again: ``changes`` says what is not as it was, one sentence each."""
+    """A result that was judged again: `changes` says what is not as it was, one sentence each."""
 
     folder: Path
     verdicts: list[Verdict]
@@ -71,7 +71,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 
 def rule(claim: Mapping[str, Any]) -> str:
-    """``> 0 by its interval``, ``>= 0.9 in every seed``."""
+    """`> 0 by its interval`, `>= 0.9 in every seed`."""
     how = "by its interval" if claim["bound"] == "sign" else "in every seed"
     return f"{claim['relation']} {claim['threshold']:g} {how} ({claim['measured']})"
 

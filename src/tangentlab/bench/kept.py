@@ -1,8 +1,8 @@
 """What is kept of a published result, so that it can be judged and drawn again: its rows and arrays, compressed.
 
-``metrics.jsonl.xz`` holds the rows without their places and checksums, ``arrays.npz`` the arrays. Numbers that claims are
+`metrics.jsonl.xz` holds the rows without their places and checksums, `arrays.npz` the arrays. Numbers that claims are
 judged by stay as they are; all others are rounded, first to 6 digits and single precision and, where the files would be larger
-than `LIMIT`, to 4 digits and half precision. What neither claims nor figures need is named by ``Experiment.dropped``.
+than `LIMIT`, to 4 digits and half precision. What neither claims nor figures need is named by `Experiment.dropped`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Kept:
-    """The rows and arrays of a result; ``arrays`` has the keys ``seed/name``."""
+    """The rows and arrays of a result; `arrays` has the keys `seed/name`."""
 
     rows: list[Row]
     arrays: dict[str, Array]
@@ -56,7 +56,7 @@ class Kept:
 
 
 def keep(run: RunFolder, target: Path, dropped: tuple[str, ...] = ()) -> int:
-    """Write the rows and arrays of a run into ``target``, without the ``dropped`` tables and arrays; returns the bytes."""
+    """Write the rows and arrays of a run into `target`, without the `dropped` tables and arrays; returns the bytes."""
     rows = [row for row in read_rows(run.metrics_file) if row["table"] not in dropped]
     arrays = {name: array for name, array in _arrays(run).items() if name.split("/", 1)[1] not in dropped}
     for digits, precision in _PRECISIONS:

@@ -68,22 +68,22 @@ class Lab:
         return seeds.numpy_generator(self.seed, *names)
 
     def seeded(self, *names: str | int) -> AbstractContextManager[None]:
-        """``with lab.seeded("model"): net = MLP(...)``: layer initialization draws from the named stream."""
+        """`with lab.seeded("model"): net = MLP(...)`: layer initialization draws from the named stream."""
         return seeds.seeded(self.seed, *names)
 
     def log(self, table: str, **values: Any) -> None:
-        """Append one row to ``table`` of ``metrics.jsonl``; it is on its way to the disk when this returns."""
+        """Append one row to `table` of `metrics.jsonl`; it is on its way to the disk when this returns."""
         if table in BENCH_TABLES:
             raise ValueError(f"The table '{table}' belongs to the bench.")
         self._writer.append(table, values)
 
     def measure(self, claim: str, value: float) -> None:
-        """Record the number that decides ``claim``, or a precondition of claims, for this seed."""
+        """Record the number that decides `claim`, or a precondition of claims, for this seed."""
         self._check_claim(claim)
         self._writer.append(CLAIM_TABLE, {"id": claim, "value": float(value)})
 
     def not_tested(self, claim: str, reason: str) -> None:
-        """Say why ``claim`` cannot be decided by this seed; the others still decide it."""
+        """Say why `claim` cannot be decided by this seed; the others still decide it."""
         self._check_claim(claim)
         self._writer.append(SKIP_TABLE, {"id": claim, "reason": reason})
 
@@ -97,7 +97,7 @@ class Lab:
         write_sealed(path, buffer.getvalue())
 
     def dataset(self, name: str, split: str = "train") -> Dataset:
-        """The data set; where it is absent and ``--max-steps`` cuts the run, noise of its shape, marked as such."""
+        """The data set; where it is absent and `--max-steps` cuts the run, noise of its shape, marked as such."""
         try:
             data = load(name, split)
         except DataFileError:
@@ -107,13 +107,13 @@ class Lab:
         return self.uses(data)
 
     def uses(self, data: Dataset) -> Dataset:
-        """Write down that the run is about ``data``, which came from elsewhere than `dataset`; what stands in is marked."""
+        """Write down that the run is about `data`, which came from elsewhere than `dataset`; what stands in is marked."""
         what = {"examples": len(data), "note": data.note, "stand_in": data.stand_in}
         self._writer.append(DATA_TABLE, {"data": data.name, "split": data.split, **what})
         return data
 
     def stage(self, name: str, compute: Callable[[], Item]) -> Item:
-        """The result of ``compute``, kept on disk: a resumed run does not compute it again.
+        """The result of `compute`, kept on disk: a resumed run does not compute it again.
 
         The result must be made of tensors, numbers, texts, lists and dictionaries; what it logs is kept as well.
         """
@@ -126,7 +126,7 @@ class Lab:
         return result
 
     def loop(self, items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
-        """Iterate with progress; at most ``max_steps`` items when the run is cut short."""
+        """Iterate with progress; at most `max_steps` items when the run is cut short."""
         size = len(items) if total is None and isinstance(items, Sized) else total
         size = self.capped(size) if size is not None else self.max_steps
         for number, item in enumerate(items):
@@ -138,7 +138,7 @@ class Lab:
         self.progress(what, size or 0, size, now=True)
 
     def capped(self, steps: int) -> int:
-        """``steps``, or fewer when the run is cut short."""
+        """`steps`, or fewer when the run is cut short."""
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def live(self, **numbers: Any) -> None:
@@ -166,7 +166,7 @@ class Lab:
         return self._seconds_before + time.monotonic() - self._started
 
     def keep(self, name: str, state: dict[str, Any]) -> None:
-        """Write a checkpoint: ``state``, and how far the log and the step count are."""
+        """Write a checkpoint: `state`, and how far the log and the step count are."""
         self._writer.sync()
         mark = {"rows": self._writer.count, "steps": self.steps, "seconds": self.seconds}
         self._store.save(name, {"state": state, "mark": mark})
@@ -183,7 +183,7 @@ class Lab:
         return state
 
     def forget(self, name: str) -> None:
-        """Remove a checkpoint that will not be needed again: a training inside a finished stage is ``train <its name>``."""
+        """Remove a checkpoint that will not be needed again: a training inside a finished stage is `train <its name>`."""
         self._store.discard(name)
 
     def finish(self) -> None:

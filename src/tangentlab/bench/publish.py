@@ -1,7 +1,7 @@
-"""Committing desk results: ``python -m tangentlab.bench.publish RUN ...`` copies what belongs into the repository.
+"""Committing desk results: `python -m tangentlab.bench.publish RUN ...` copies what belongs into the repository.
 
-Claims, figures, config and compressed metrics of complete desk runs go to ``results/desk/<experiment>/``; then
-``docs/claims.md`` is made again from everything that lies there.
+Claims, figures, config and compressed metrics of complete desk runs go to `results/desk/<experiment>/`; then
+`docs/claims.md` is made again from everything that lies there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tangentlab.files import disk_errors, make_folder
 
 
 def publish(run: Path, results: Path = RESULTS) -> Path:
-    """Copy a run's claims, config, SVG figures and metrics to ``results``; an error when it is not fit to be shown."""
+    """Copy a run's claims, config, SVG figures and metrics to `results`; an error when it is not fit to be shown."""
     summary = read_summary(run)
     if summary is None:
         raise InputError(f"{run} holds no claims.json; is it a run's folder?")

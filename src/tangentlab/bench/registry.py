@@ -1,7 +1,7 @@
-"""Which experiments exist: those of `tangentlab.experiments`, and the modules named in ``$TANGENTLAB_EXPERIMENTS``.
+"""Which experiments exist: those of `tangentlab.experiments`, and the modules named in `$TANGENTLAB_EXPERIMENTS`.
 
-What the command lists of the package's own experiments stands in ``experiments/index.json``, so that a list imports none of
-them and a run only its own: ``python -m tangentlab.bench.registry`` writes it anew after an experiment was added or changed.
+What the command lists of the package's own experiments stands in `experiments/index.json`, so that a list imports none of
+them and a run only its own: `python -m tangentlab.bench.registry` writes it anew after an experiment was added or changed.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def all_experiments() -> list[type[Experiment]]:
 
 
 def find(name: str) -> type[Experiment]:
-    """The experiment called ``name``, or an error that suggests the nearest one; imports that one and the user's own."""
+    """The experiment called `name`, or an error that suggests the nearest one; imports that one and the user's own."""
     index = _index()
     _import([*([index[name].module] if name in index else []), *_own_modules()])
     if name not in _KNOWN:

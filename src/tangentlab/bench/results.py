@@ -90,7 +90,7 @@ class Results:
         return Table(name, tuple(row for row in self._rows if row["table"] == name)).where(**conditions)
 
     def curves(self, table: str, x: str, y: str, **conditions: Any) -> Curves:
-        """``y`` against ``x``, one curve per seed, at the places that all seeds have."""
+        """`y` against `x`, one curve per seed, at the places that all seeds have."""
         rows = self.table(table, **conditions)
         by_seed = [
             {row[x]: row[y] for row in rows.where(seed=seed).rows if x in row and y in row} for seed in self.seeds

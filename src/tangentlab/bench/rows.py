@@ -1,6 +1,6 @@
-"""``metrics.jsonl``: one JSON object per line, appended in one write each and never changed, with its checksum.
+"""`metrics.jsonl`: one JSON object per line, appended in one write each and never changed, with its checksum.
 
-Row number ``row`` of seed ``seed`` is written once. A resumed seed repeats its computation from the last checkpoint
+Row number `row` of seed `seed` is written once. A resumed seed repeats its computation from the last checkpoint
 and produces some rows again; those are on disk already and are passed over, so the file of a run that was killed and
 resumed holds the same rows as that of a run that was left alone.
 """
@@ -19,7 +19,7 @@ RESERVED = frozenset({"seed", "row", "table", CHECK})
 
 
 class RowWriter:
-    """Appends the rows of one seed; the first ``on_disk`` of them are known to be there and are passed over."""
+    """Appends the rows of one seed; the first `on_disk` of them are known to be there and are passed over."""
 
     def __init__(self, path: Path, seed: int, on_disk: int) -> None:
         self._seed, self._on_disk = seed, on_disk
@@ -78,7 +78,7 @@ def dump_rows(rows: Iterable[Row]) -> str:
 
 
 def count_rows(rows: Iterable[Row], seed: int) -> int:
-    """How many of ``rows`` belong to ``seed``."""
+    """How many of `rows` belong to `seed`."""
     return sum(row["seed"] == seed for row in rows)
 
 

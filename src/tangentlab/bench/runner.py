@@ -67,10 +67,10 @@ def execute(
     report: Callable[[Event], None] = lambda event: None,
     announce: Callable[[RunFolder], None] = lambda folder: None,
 ) -> Outcome:
-    """Run ``config`` in a new folder below ``out``, or continue the newest run of the same config when ``resume``.
+    """Run `config` in a new folder below `out`, or continue the newest run of the same config when `resume`.
 
-    Seeds run as ``workers`` parallel processes (as many as there are cores by default), or one after the other in this
-    process when ``inline``. Ctrl-C ends with a valid partial run; a seed that fails does not stop the others.
+    Seeds run as `workers` parallel processes (as many as there are cores by default), or one after the other in this
+    process when `inline`. Ctrl-C ends with a valid partial run; a seed that fails does not stop the others.
     """
     config.build()
     folder = (previous(config, out) if resume else None) or RunFolder.create(out, config)
@@ -94,7 +94,7 @@ def execute(
 
 
 def previous(config: Config, out: Path) -> RunFolder | None:
-    """The newest run below ``out`` with the same config, complete or not."""
+    """The newest run below `out` with the same config, complete or not."""
     for folder in reversed(runs_below(out)):
         try:
             if folder.config().same_run(config):

@@ -1,4 +1,4 @@
-"""Reading ``key=value`` settings against the fields of an experiment: every name and every type is checked."""
+"""Reading `key=value` settings against the fields of an experiment: every name and every type is checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def field_types(kind: type[Any]) -> dict[str, Any]:
 
 
 def parse_assignments(kind: type[Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """``["width=8", "alphas=[1, 100]"]`` as checked values of the fields of ``kind``; values are read as YAML."""
+    """`["width=8", "alphas=[1, 100]"]` as checked values of the fields of `kind`; values are read as YAML."""
     values: dict[str, Any] = {}
     for assignment in assignments:
         key, sign, text = assignment.partition("=")
@@ -37,7 +37,7 @@ def parse_assignments(kind: type[Any], assignments: Iterable[str]) -> dict[str, 
 
 
 def check_values(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` with every key known and every value of its field's type, or an error that says what would fit."""
+    """`values` with every key known and every value of its field's type, or an error that says what would fit."""
     known = field_types(kind)
     checked: dict[str, Any] = {}
     for key, value in values.items():
@@ -51,13 +51,13 @@ def check_values(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'width'?`` when something similar is known, else nothing."""
+    """`; did you mean 'width'?` when something similar is known, else nothing."""
     near = get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def coerce(value: Any, annotation: Any) -> Any:
-    """``value`` as ``annotation`` without guessing: an int may stand for a float, a list for a tuple, nothing else."""
+    """`value` as `annotation` without guessing: an int may stand for a float, a list for a tuple, nothing else."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
         return _first_fitting(value, arguments)

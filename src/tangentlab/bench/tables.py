@@ -68,7 +68,7 @@ def _claim(row: dict[str, Any], conditions: dict[str, Precondition]) -> Claim:
 
 
 def inequality(text: str) -> tuple[Relation, float]:
-    """``>= 0.9`` as its sign and its number."""
+    """`>= 0.9` as its sign and its number."""
     sign, _, number = text.strip().partition(" ")
     for relation in get_args(Relation):
         if sign == relation and math.isfinite(float(number)):

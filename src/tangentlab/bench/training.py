@@ -36,10 +36,10 @@ class Stateful(Protocol):
 
 @dataclass
 class Training:
-    """Where a training is: ``step`` updates are done out of ``steps``.
+    """Where a training is: `step` updates are done out of `steps`.
 
-    ``loss`` is that of the last minibatch (NaN before the first one), ``seconds`` the time spent in updates alone
-    (callbacks and checkpoints are not on this `clock`), ``diverged`` whether a loss was not finite.
+    `loss` is that of the last minibatch (NaN before the first one), `seconds` the time spent in updates alone
+    (callbacks and checkpoints are not on this `clock`), `diverged` whether a loss was not finite.
     """
 
     model: nn.Module
@@ -85,11 +85,11 @@ def train(
     after_update: Callable[[Training], None] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> Training:
-    """Minimize ``loss(model, batch)`` for ``steps`` updates, or until a callback stops it or it diverges.
+    """Minimize `loss(model, batch)` for `steps` updates, or until a callback stops it or it diverges.
 
-    ``name`` tells the trainings of one experiment apart. ``parts`` are further objects with a state (a learning-rate
-    scheduler, a preconditioner); ``before_update`` runs between backward and the optimizer's step (clipping,
-    preconditioning), ``after_update`` after it (schedulers). The global random generator (dropout) is seeded from the
+    `name` tells the trainings of one experiment apart. `parts` are further objects with a state (a learning-rate
+    scheduler, a preconditioner); `before_update` runs between backward and the optimizer's step (clipping,
+    preconditioning), `after_update` after it (schedulers). The global random generator (dropout) is seeded from the
     batches' seed, so that it does not depend on what ran before.
     """
     training = Training(model, optimizer, batches, lab.capped(steps) if lab else steps)

@@ -37,7 +37,7 @@ class Measured:
         old.get(name, {}).pop(seed, None)
 
     def verdict(self, claim: Claim, scale: str, seeds: Sequence[int], **options: Any) -> Verdict:
-        """The verdict on ``claim``, without the seeds that were not tested or do not meet its preconditions."""
+        """The verdict on `claim`, without the seeds that were not tested or do not meet its preconditions."""
         left_out = dict(self.reasons.get(claim.id, {}))
         for condition in claim.requires:
             for seed, value in self.values.get(condition.id, {}).items():
@@ -53,7 +53,7 @@ class Measured:
 class Verdict:
     """A claim together with what was measured, one number per seed, and why it was not tested (if so).
 
-    ``left_out`` says for which seeds it could not be tested, and why; ``values`` are those of the others.
+    `left_out` says for which seeds it could not be tested, and why; `values` are those of the others.
     """
 
     claim: Claim
@@ -77,7 +77,7 @@ class Verdict:
         return math.sqrt(sum((v - mean) ** 2 for v in self.values.values()) / (len(self.values) - 1))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for ``claims.json``."""
+        """Plain data for `claims.json`."""
         claim = self.claim
         return {
             "id": claim.id,
@@ -102,7 +102,7 @@ class Verdict:
 
 
 def interval(values: Sequence[float], ratio: bool = False) -> tuple[float, float] | None:
-    """The confidence interval of the mean, of the geometric mean for a ``ratio``; None where the values have no spread.
+    """The confidence interval of the mean, of the geometric mean for a `ratio`; None where the values have no spread.
 
     That is with fewer than two of them, or where one is infinite, not a number, or a ratio that is not positive.
     """
@@ -129,10 +129,10 @@ def judge(
     left_out: Mapping[int, str] | None = None,
     random: bool = True,
 ) -> Verdict:
-    """The verdict on ``claim``, given the values that the seeds measured.
+    """The verdict on `claim`, given the values that the seeds measured.
 
-    ``reason`` says why it cannot be tested in this run at all, ``left_out`` why single seeds cannot tell; ``ended`` is false
-    while seeds are still missing, when a value that is not there yet is no fault. Where nothing is ``random``, one seed is
+    `reason` says why it cannot be tested in this run at all, `left_out` why single seeds cannot tell; `ended` is false
+    while seeds are still missing, when a value that is not there yet is no fault. Where nothing is `random`, one seed is
     all there is, and signs are judged like numbers.
     """
     left_out = dict(left_out or {})

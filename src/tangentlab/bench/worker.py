@@ -1,4 +1,4 @@
-"""One seed in a process of its own: ``python -m tangentlab.bench.worker FOLDER SEED``.
+"""One seed in a process of its own: `python -m tangentlab.bench.worker FOLDER SEED`.
 
 Its standard output carries events for the process that started it, one JSON object per line. When its standard input
 ends, because that process wants it to stop or has died, it writes a checkpoint and leaves.
@@ -31,7 +31,7 @@ def run_seed(
     report: Callable[[Event], None] = lambda event: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Run one seed of the run in ``folder`` to its end, from its last checkpoint if there is one."""
+    """Run one seed of the run in `folder` to its end, from its last checkpoint if there is one."""
     import torch
 
     config = folder.config()
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _watch_input(stop: threading.Event) -> None:
-    """Set ``stop`` when standard input ends, and leave the hard way when that does not help."""
+    """Set `stop` when standard input ends, and leave the hard way when that does not help."""
     while os.read(0, 1024):
         pass
     stop.set()

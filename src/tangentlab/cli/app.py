@@ -1,6 +1,6 @@
-"""The ``tangentlab`` command: from a question to its figure.
+"""The `tangentlab` command: from a question to its figure.
 
-Nothing heavy is imported before a command needs it, so ``--help`` answers at once.
+Nothing heavy is imported before a command needs it, so `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def _find_run(which: str, out: Path) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """The command as a function, for ``python -m tangentlab.cli``."""
+    """The command as a function, for `python -m tangentlab.cli`."""
     return app(arguments if arguments is not None else sys.argv[1:], prog_name="tangentlab")
 
 

@@ -1,4 +1,4 @@
-"""``tangentlab check``: a user's own network before the engine: coverage, agreement with autograd, plan and memory."""
+"""`tangentlab check`: a user's own network before the engine: coverage, agreement with autograd, plan and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK_LIMIT = 4096  # of PMatMixed.default
 
 
 def check_model(target: str, shape: str, examples: int) -> bool:
-    """Print what the engine makes of the network of ``module:factory``; true when it agrees with plain autograd."""
+    """Print what the engine makes of the network of `module:factory`; true when it agrees with plain autograd."""
     import tangentlab
 
     model, inputs = make_model(target, shape)
@@ -76,7 +76,7 @@ def _print(console: Console, thing: object) -> None:
 
 
 def make_model(target: str, shape: str) -> tuple[nn.Module, Any]:
-    """The model and a small batch of inputs from ``module:factory``; modules of the current folder are found."""
+    """The model and a small batch of inputs from `module:factory`; modules of the current folder are found."""
     import torch
     from torch import nn
 

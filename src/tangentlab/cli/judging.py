@@ -1,4 +1,4 @@
-"""The commands ``judge`` and ``trend``: results judged again, and whether a claim goes towards the paper."""
+"""The commands `judge` and `trend`: results judged again, and whether a claim goes towards the paper."""
 
 from __future__ import annotations
 

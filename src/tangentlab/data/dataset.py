@@ -13,10 +13,10 @@ from tangentlab.errors import InputError
 
 @dataclass(frozen=True)
 class Dataset:
-    """Inputs ``(examples, ...)`` and targets ``(examples, ...)`` of one split.
+    """Inputs `(examples, ...)` and targets `(examples, ...)` of one split.
 
-    It unpacks like a pair (``x, y = dataset``), and can be given wherever a batch is expected. ``note`` says what
-    a reader of a figure should know (fewer images than the original, stand-in noise); ``stand_in`` is true when the
+    It unpacks like a pair (`x, y = dataset`), and can be given wherever a batch is expected. `note` says what
+    a reader of a figure should know (fewer images than the original, stand-in noise); `stand_in` is true when the
     inputs are noise of the right shape because the data were absent.
     """
 
@@ -43,12 +43,12 @@ class Dataset:
         return replace(self, inputs=self.inputs[indices], targets=self.targets[indices])
 
     def first(self, count: int) -> Dataset:
-        """The first ``count`` examples; an error when there are fewer."""
+        """The first `count` examples; an error when there are fewer."""
         if count > len(self):
             raise InputError(f"{self.name}/{self.split} has {len(self)} examples, {count} were asked for.")
         return replace(self, inputs=self.inputs[:count], targets=self.targets[:count])
 
     def to(self, dtype: torch.dtype) -> Dataset:
-        """The same examples with inputs (and real-valued targets) in ``dtype``."""
+        """The same examples with inputs (and real-valued targets) in `dtype`."""
         targets = self.targets.to(dtype) if self.targets.is_floating_point() else self.targets
         return replace(self, inputs=self.inputs.to(dtype), targets=targets)

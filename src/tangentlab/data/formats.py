@@ -24,7 +24,7 @@ Bytes = NDArray[np.uint8]
 
 
 def read_bytes(path: Path) -> bytes:
-    """All bytes of ``path``, decompressed if it is a gzip file."""
+    """All bytes of `path`, decompressed if it is a gzip file."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -40,7 +40,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_idx(path: Path, magic: int) -> Bytes:
-    """The array of an IDX file of unsigned bytes, whose first four bytes must be ``magic``.
+    """The array of an IDX file of unsigned bytes, whose first four bytes must be `magic`.
 
     The last byte of the magic number is the number of axes; one big-endian 32-bit size per axis follows, then the data
     in row-major order.
@@ -63,14 +63,14 @@ def read_idx(path: Path, magic: int) -> Bytes:
 
 
 def idx_bytes(array: Bytes) -> bytes:
-    """``array`` as the content of a gzip-compressed IDX file (the inverse of `read_idx`)."""
+    """`array` as the content of a gzip-compressed IDX file (the inverse of `read_idx`)."""
     magic = 0x00000800 | array.ndim
     header = struct.pack(f">{1 + array.ndim}I", magic, *array.shape)
     return gzip.compress(header + np.ascontiguousarray(array, dtype=np.uint8).tobytes(), compresslevel=6, mtime=0)
 
 
 def read_cifar(path: Path) -> tuple[Bytes, Bytes]:
-    """Images ``(n, 3, 32, 32)`` and labels ``(n,)`` of one CIFAR-10 binary batch.
+    """Images `(n, 3, 32, 32)` and labels `(n,)` of one CIFAR-10 binary batch.
 
     A record is one label byte followed by the red, green and blue planes, 1024 bytes each.
     """
@@ -87,12 +87,12 @@ def read_cifar(path: Path) -> tuple[Bytes, Bytes]:
 
 
 def cifar_bytes(images: Bytes, labels: Bytes) -> bytes:
-    """Images ``(n, 3, 32, 32)`` and labels as the content of a CIFAR-10 binary batch (the inverse of `read_cifar`)."""
+    """Images `(n, 3, 32, 32)` and labels as the content of a CIFAR-10 binary batch (the inverse of `read_cifar`)."""
     return np.concatenate([labels[:, None], images.reshape(len(images), -1)], axis=1).astype(np.uint8).tobytes()
 
 
 def check_labels(labels: Bytes, path: Path, classes: int = 10) -> None:
-    """Raise unless every label names one of the ``classes``."""
+    """Raise unless every label names one of the `classes`."""
     if labels.size and labels.max() >= classes:
         raise DataFileError(
             f"{path}: holds the label {labels.max()}, expected 0 to {classes - 1}; the file is corrupt."

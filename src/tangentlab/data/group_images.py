@@ -2,8 +2,8 @@
 
 | set | label 1 | cue 1 | files |
 |---|---|---|---|
-| celeba | blond | woman | ``list_attr_celeba.txt``, ``list_eval_partition.txt``, folder ``img_align_celeba`` |
-| waterbirds | water bird | water behind it | ``metadata.csv`` and the image folders that it names |
+| celeba | blond | woman | `list_attr_celeba.txt`, `list_eval_partition.txt`, folder `img_align_celeba` |
+| waterbirds | water bird | water behind it | `metadata.csv` and the image folders that it names |
 
 Neither may be redistributed, so neither is fetched: the files are looked for as those of `load` are.
 """
@@ -43,7 +43,7 @@ class GroupSet:
 
 @dataclass(frozen=True)
 class GroupImages:
-    """The images of one split, not decoded yet, with ``labels (n,)`` and ``cue (n,)``, all 0 or 1."""
+    """The images of one split, not decoded yet, with `labels (n,)` and `cue (n,)`, all 0 or 1."""
 
     name: str
     split: str
@@ -60,10 +60,10 @@ class GroupImages:
         return replace(self, files=files, labels=self.labels[rows], cue=self.cue[rows])
 
     def decoded(self, pixels: int, track: Callable[[Iterable[Path]], Iterable[Path]] = iter) -> Dataset:
-        """The images as bytes ``(n, 3, pixels, pixels)``, a quarter of the memory of floats, with their labels.
+        """The images as bytes `(n, 3, pixels, pixels)`, a quarter of the memory of floats, with their labels.
 
         CelebA: the square in the middle of a photograph. Waterbirds: squeezed to a square and cropped, as ImageNet's
-        networks expect it. ``track`` wraps the loop over files, for a progress bar.
+        networks expect it. `track` wraps the loop over files, for a progress bar.
         """
         known = _known(self.name)
         images = torch.empty(len(self), 3, pixels, pixels, dtype=torch.uint8)
@@ -76,7 +76,7 @@ class GroupImages:
 def group_images(name: str, split: str = "train", *, path: str | os.PathLike[str] | None = None) -> GroupImages:
     """The split "train", "valid" or "test" of "celeba" or "waterbirds".
 
-    Files are looked for in ``path`` (and nowhere else when it is given), then in ``$TANGENTLAB_DATA`` and the user's cache,
+    Files are looked for in `path` (and nowhere else when it is given), then in `$TANGENTLAB_DATA` and the user's cache,
     there in the folder itself or in one with the name of the set.
     """
     known = _known(name)

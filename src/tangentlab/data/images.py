@@ -61,12 +61,12 @@ def load(
     download: bool = True,
     fetcher: Callable[..., Any] | None = None,
 ) -> Dataset:
-    """The split "train" or "test" of a data set: inputs ``(n, channels, height, width)`` in [0, 1], labels ``(n,)``.
+    """The split "train" or "test" of a data set: inputs `(n, channels, height, width)` in [0, 1], labels `(n,)`.
 
-    Files are looked for in ``path`` (and nowhere else when it is given), then in ``$TANGENTLAB_DATA`` and the user's
-    cache, and are fetched into the cache by ``fetch_openml`` when they are in none of these, ``download`` is true and
-    ``$TANGENTLAB_OFFLINE`` is not set. ``digits`` is embedded in scikit-learn and needs no file. ``fetcher`` replaces
-    ``fetch_openml``.
+    Files are looked for in `path` (and nowhere else when it is given), then in `$TANGENTLAB_DATA` and the user's
+    cache, and are fetched into the cache by `fetch_openml` when they are in none of these, `download` is true and
+    `$TANGENTLAB_OFFLINE` is not set. `digits` is embedded in scikit-learn and needs no file. `fetcher` replaces
+    `fetch_openml`.
     """
     known = known_set(name)
     if split not in ("train", "test"):
@@ -79,7 +79,7 @@ def load(
 
 
 def known_set(name: str) -> ImageSet:
-    """The entry of ``name``, or an error that suggests the nearest name."""
+    """The entry of `name`, or an error that suggests the nearest name."""
     if name not in IMAGE_SETS:
         near = get_close_matches(name, IMAGE_SETS, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
@@ -90,7 +90,7 @@ def known_set(name: str) -> ImageSet:
 def stand_in(name: str, split: str = "train", *, count: int | None = None, seed: int = 0) -> Dataset:
     """Uniform noise and random labels in the shape of a data set, for trying a program where the data are absent.
 
-    As many images as the set has, or ``count``, or what a gigabyte holds.
+    As many images as the set has, or `count`, or what a gigabyte holds.
     """
     known = known_set(name)
     total = count if count is not None else (known.train if split == "train" else known.test)

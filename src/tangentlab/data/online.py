@@ -1,4 +1,4 @@
-"""Fetching by scikit-learn's ``fetch_openml`` into canonical files of the user's cache.
+"""Fetching by scikit-learn's `fetch_openml` into canonical files of the user's cache.
 
 What arrives is checked (number of images, pixel range, labels) before anything is stored, and every file is written
 under a temporary name and then renamed, so a download that stops half-way leaves nothing that looks like data.
@@ -29,9 +29,9 @@ class OnlineSource:
 
 
 def fetch(name: str, source: OnlineSource, folder: Path, fetcher: Callable[..., Any] | None = None) -> None:
-    """Download ``source`` and store it in ``folder`` as canonical files.
+    """Download `source` and store it in `folder` as canonical files.
 
-    ``fetcher`` has the signature of ``sklearn.datasets.fetch_openml``, which is used by default.
+    `fetcher` has the signature of `sklearn.datasets.fetch_openml`, which is used by default.
     """
     try:
         bunch = (fetcher or _scikit_learn())(
@@ -55,7 +55,7 @@ def _scikit_learn() -> Callable[..., Any]:
 
 
 def _checked(name: str, source: OnlineSource, data: Any, target: Any) -> tuple[Bytes, Bytes]:
-    """Images ``(n, features)`` and labels as bytes, or an error that says what is wrong with the answer."""
+    """Images `(n, features)` and labels as bytes, or an error that says what is wrong with the answer."""
     pixels = np.asarray(data, dtype=np.float64)
     if pixels.shape != (source.total, source.features):
         raise DataFileError(
@@ -75,7 +75,7 @@ def _checked(name: str, source: OnlineSource, data: Any, target: Any) -> tuple[B
 
 
 def _files(source: OnlineSource, images: Bytes, labels: Bytes) -> list[tuple[str, bytes]]:
-    """The canonical files of a data set, as ``(name, content)``."""
+    """The canonical files of a data set, as `(name, content)`."""
     cut = source.train
     if source.features == 3072:
         batches = np.array_split(np.arange(cut), 5)

@@ -19,7 +19,7 @@ SizedView = Callable[["Image", int], "Image"]
 
 
 def read_picture(path: Path, view: View | None = None) -> Bytes:
-    """The pixels ``(3, height, width)``, after ``view`` (a crop, a change of size); grey images get three equal channels."""
+    """The pixels `(3, height, width)`, after `view` (a crop, a change of size); grey images get three equal channels."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -34,14 +34,14 @@ def read_picture(path: Path, view: View | None = None) -> Bytes:
 
 
 def central_square(image: Image, pixels: int) -> Image:
-    """The largest square in the middle, at ``pixels`` x ``pixels``."""
+    """The largest square in the middle, at `pixels` x `pixels`."""
     side = min(image.size)
     left, top = ((length - side) // 2 for length in image.size)
     return _resized(image.crop((left, top, left + side, top + side)), pixels)
 
 
 def centre_of_squeezed(image: Image, pixels: int) -> Image:
-    """The image squeezed to a square of 8/7 ``pixels``, of which the middle is kept: 224 of 256 for ImageNet's networks."""
+    """The image squeezed to a square of 8/7 `pixels`, of which the middle is kept: 224 of 256 for ImageNet's networks."""
     side = round(pixels * 256 / 224)
     edge = (side - pixels) // 2
     return _resized(image, side).crop((edge, edge, edge + pixels, edge + pixels))

@@ -1,6 +1,6 @@
 """Where data files are looked for, and what is said when they are nowhere.
 
-The order: an explicit path, ``$TANGENTLAB_DATA``, the user's cache folder. In each of these roots a data set may lie in
+The order: an explicit path, `$TANGENTLAB_DATA`, the user's cache folder. In each of these roots a data set may lie in
 the root itself, in a folder with its name, or in the folders that the usual download tools make.
 """
 
@@ -19,7 +19,7 @@ OFFLINE = "TANGENTLAB_OFFLINE"
 
 
 def cache_folder() -> Path:
-    """The user's folder for downloaded data: ``$XDG_CACHE_HOME`` or the platform's own place."""
+    """The user's folder for downloaded data: `$XDG_CACHE_HOME` or the platform's own place."""
     if home := os.environ.get("XDG_CACHE_HOME"):
         return Path(home) / "tangentlab" / "data"
     if sys.platform == "darwin":
@@ -30,7 +30,7 @@ def cache_folder() -> Path:
 
 
 def online_allowed(download: bool) -> bool:
-    """Whether fetching is wanted by the caller and not switched off by ``$TANGENTLAB_OFFLINE``."""
+    """Whether fetching is wanted by the caller and not switched off by `$TANGENTLAB_OFFLINE`."""
     return download and os.environ.get(OFFLINE, "") in ("", "0")
 
 
@@ -43,7 +43,7 @@ class Search:
     path: str | os.PathLike[str] | None = None
 
     def roots(self) -> list[tuple[str, Path]]:
-        """``(why, folder)`` of every root; an explicit path is the only root when it is given."""
+        """`(why, folder)` of every root; an explicit path is the only root when it is given."""
         if self.path is not None:
             return [("explicit path", Path(self.path).expanduser())]
         roots = [("user's cache", cache_folder())]
@@ -52,9 +52,9 @@ class Search:
         return roots
 
     def find(self, *files: Sequence[str]) -> list[Path] | None:
-        """The paths of all ``files`` in the first folder that holds them all; a file is given by its possible names.
+        """The paths of all `files` in the first folder that holds them all; a file is given by its possible names.
 
-        A ``.gz`` after a name is accepted too. Files from two folders are never mixed: they may belong to two copies.
+        A `.gz` after a name is accepted too. Files from two folders are never mixed: they may belong to two copies.
         """
         for _, root in self.roots():
             for folder in ("", *self.folders):
@@ -64,7 +64,7 @@ class Search:
         return None
 
     def missing(self, file_names: Sequence[str], online: str, *, fetched: bool = True) -> DataFileError:
-        """The error for files that are nowhere: where it looked, and how to get them; not all sets can be ``fetched``."""
+        """The error for files that are nowhere: where it looked, and how to get them; not all sets can be `fetched`."""
         looked = "\n".join(
             f"  - {why}: {root}{' (does not exist)' if not root.exists() else ''}" for why, root in self.roots()
         )
@@ -80,6 +80,6 @@ class Search:
 
 
 def existing(folder: Path, names: Sequence[str]) -> Path | None:
-    """The first file of ``folder`` with one of these names, plain or with ``.gz``."""
+    """The first file of `folder` with one of these names, plain or with `.gz`."""
     candidates = (folder / f"{name}{suffix}" for name in names for suffix in ("", ".gz"))
     return next((path for path in candidates if path.is_file()), None)

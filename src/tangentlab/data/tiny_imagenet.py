@@ -15,7 +15,7 @@ PIXELS = 64
 
 
 def read_tiny_imagenet(folder: Path, split: str) -> tuple[Bytes, Bytes]:
-    """Images ``(n, 3, 64, 64)`` and labels ``(n,)``; classes in the order of ``wnids.txt``.
+    """Images `(n, 3, 64, 64)` and labels `(n,)`; classes in the order of `wnids.txt`.
 
     "test" is the validation split: the labels of the official test images were never published.
     """

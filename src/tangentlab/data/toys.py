@@ -17,12 +17,12 @@ YIN_YANG_CENTRES = ((0.5, -0.5), (-0.5, 0.5))
 
 
 def square(count: int, generator: Generator) -> Tensor:
-    """``count`` points uniform in [-1, 1]^2."""
+    """`count` points uniform in [-1, 1]^2."""
     return 2 * torch.rand(count, 2, generator=generator) - 1
 
 
 def grid(side: int, half_width: float = 1.0) -> Tensor:
-    """``side * side`` points of a regular grid over [-half_width, half_width]^2, row by row from the bottom left."""
+    """`side * side` points of a regular grid over [-half_width, half_width]^2, row by row from the bottom left."""
     line = torch.linspace(-half_width, half_width, side)
     y, x = torch.meshgrid(line, line, indexing="ij")
     return torch.stack([x.flatten(), y.flatten()], dim=1)
@@ -54,7 +54,7 @@ def yin_yang(count: int, generator: Generator) -> Dataset:
 
 
 def flower(latent: Tensor, petals: int) -> Tensor:
-    """The curve ``(1 + sin(2 pi L z) / 2) (cos 2 pi z, sin 2 pi z)`` with L petals: ``(n,)`` to ``(n, 2)``."""
+    """The curve `(1 + sin(2 pi L z) / 2) (cos 2 pi z, sin 2 pi z)` with L petals: `(n,)` to `(n, 2)`."""
     if petals < 0:
         raise InputError(f"A flower has 0 or more petals, not {petals}.")
     radius = 1 + 0.5 * torch.sin(2 * math.pi * petals * latent)
@@ -68,7 +68,7 @@ def sinusoids(
     amplitudes: Sequence[float] | None = None,
     phases: Tensor | None = None,
 ) -> Tensor:
-    """``sum_i A_i sin(2 pi k_i z + phi_i)`` on the points z; amplitudes default to 1, phases to 0."""
+    """`sum_i A_i sin(2 pi k_i z + phi_i)` on the points z; amplitudes default to 1, phases to 0."""
     factor = torch.ones(len(frequencies)) if amplitudes is None else torch.tensor(amplitudes)
     shift = torch.zeros(len(frequencies)) if phases is None else phases
     if len(factor) != len(frequencies) or len(shift) != len(frequencies):
@@ -89,7 +89,7 @@ def sinusoid_sum(
     """Regression on the sinusoids with fresh phases, at z = 0, 1/n, ..., (n-1)/n.
 
     With the endpoint excluded, whole frequencies are exact bins of the discrete Fourier transform. Inputs are z itself
-    ``(n, 1)``, or its image on the flower curve ``(n, 2)`` when ``petals`` is given.
+    `(n, 1)`, or its image on the flower curve `(n, 2)` when `petals` is given.
     """
     latent = torch.arange(count) / count
     phases = 2 * math.pi * torch.rand(len(frequencies), generator=generator)
@@ -98,7 +98,7 @@ def sinusoid_sum(
 
 
 def gaussian_mixture(count: int, centres: Tensor, spread: float, generator: Generator) -> Dataset:
-    """``count`` points around the rows of ``centres`` with equal weights; the target is the index of the centre."""
+    """`count` points around the rows of `centres` with equal weights; the target is the index of the centre."""
     component = torch.randint(len(centres), (count,), generator=generator)
     noise = spread * torch.randn(count, centres.shape[1], generator=generator, dtype=centres.dtype)
     return Dataset(centres[component] + noise, component, "gaussian-mixture", classes=len(centres))
@@ -107,5 +107,5 @@ def gaussian_mixture(count: int, centres: Tensor, spread: float, generator: Gene
 def gaussian_grid(
     count: int, generator: Generator, side: int = 5, spacing: float = 1.0, spread: float = 0.05
 ) -> Dataset:
-    """The mixture of ``side * side`` Gaussians on a centred grid (25 of them by default)."""
+    """The mixture of `side * side` Gaussians on a centred grid (25 of them by default)."""
     return gaussian_mixture(count, grid(side, spacing * (side - 1) / 2), spread, generator)

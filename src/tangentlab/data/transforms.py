@@ -14,7 +14,7 @@ from tangentlab.errors import InputError
 
 
 def downscale(dataset: Dataset, pixels: int) -> Dataset:
-    """Images averaged down to ``pixels`` x ``pixels``.
+    """Images averaged down to `pixels` x `pixels`.
 
     Where the size divides (32 to 16) this is plain average pooling; elsewhere (28 to 16) the windows of adaptive
     average pooling, which overlap by one pixel.
@@ -26,7 +26,7 @@ def downscale(dataset: Dataset, pixels: int) -> Dataset:
 
 
 def standardize(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
-    """Every channel to mean 0 and standard deviation 1 on ``train``; the same shift and scale applied to the others."""
+    """Every channel to mean 0 and standard deviation 1 on `train`; the same shift and scale applied to the others."""
     axes = (0, 2, 3) if train.inputs.dim() == 4 else (0,)
     mean = train.inputs.mean(axes, keepdim=True)
     # a constant channel has nothing to scale
@@ -40,14 +40,14 @@ def shuffled(dataset: Dataset, generator: Generator) -> Dataset:
 
 
 def subset(dataset: Dataset, count: int, generator: Generator) -> Dataset:
-    """``count`` examples drawn without replacement."""
+    """`count` examples drawn without replacement."""
     return shuffled(dataset, generator).first(count)
 
 
 def balanced_subset(
     dataset: Dataset, per_class: int, generator: Generator, classes: tuple[int, ...] | None = None
 ) -> Dataset:
-    """``per_class`` examples of every class (or of the given ones), drawn without replacement, in random order."""
+    """`per_class` examples of every class (or of the given ones), drawn without replacement, in random order."""
     chosen = classes if classes is not None else tuple(dataset.targets.unique().tolist())
     picks: list[Tensor] = []
     for label in chosen:
@@ -63,7 +63,7 @@ def balanced_subset(
 
 
 def stratified_subset(dataset: Dataset, count: int, generator: Generator) -> Dataset:
-    """``count`` examples with the shares of classes that the whole set has, up to rounding.
+    """`count` examples with the shares of classes that the whole set has, up to rounding.
 
     Drawn without replacement; generators in the same state give subsets that contain each other.
     """
@@ -88,9 +88,9 @@ def only_classes(dataset: Dataset, *classes: int) -> Dataset:
 def label_noise(
     dataset: Dataset, fraction: float, generator: Generator, kind: Literal["wrong", "random"] = "wrong"
 ) -> tuple[Dataset, Tensor]:
-    """Replace the labels of exactly ``round(fraction * n)`` examples; returns the data set and their mask.
+    """Replace the labels of exactly `round(fraction * n)` examples; returns the data set and their mask.
 
-    ``kind="wrong"`` draws uniformly among the other classes, ``"random"`` among all classes (so that one in ``classes``
+    `kind="wrong"` draws uniformly among the other classes, `"random"` among all classes (so that one in `classes`
     keeps its label).
     """
     if not 0 <= fraction <= 1:

@@ -1,4 +1,4 @@
-"""``python -m tangentlab.demo``: run the tour and say which page to open."""
+"""`python -m tangentlab.demo`: run the tour and say which page to open."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def short(value: float) -> str:
 
 
 def write_page(tour: Tour, out: Path) -> Path:
-    """Write ``report.html`` to ``out``, where the figures are, and return its path."""
+    """Write `report.html` to `out`, where the figures are, and return its path."""
     path = out / "report.html"
     write_atomically(path, render(tour, out))
     return path
@@ -58,5 +58,5 @@ def render(tour: Tour, out: Path) -> str:
 
 
 def _epochs_to_reach(loss: float, losses: list[float]) -> int | None:
-    """The first epoch at which a curve is at or below ``loss``, None when it never is."""
+    """The first epoch at which a curve is at or below `loss`, None when it never is."""
     return next((epoch for epoch, value in enumerate(losses) if value <= loss), None)

@@ -53,7 +53,7 @@ RATES: Mapping[str, tuple[float, ...]] = {
 
 
 def small_cnn(width: int) -> nn.Sequential:
-    """Three convolutions and a dense layer on 8 x 8 images; with ``width`` 8, 4,218 parameters.
+    """Three convolutions and a dense layer on 8 x 8 images; with `width` 8, 4,218 parameters.
 
     Small enough for its dense Fisher matrix, and the same weights whenever it is called.
     """
@@ -106,8 +106,8 @@ def train_network(data: Dataset, test: Dataset, width: int, updates: int, batch:
 class FisherRow:
     """One representation: what it costs, and how far it is from the dense truth.
 
-    ``frobenius``: |F̂ - F| / |F|; ``trace``: relative error; ``product``: mean cosine with the exact F v over random
-    vectors; ``natural``: cosine with the exact natural gradient (F + damping I)^-1 g.
+    `frobenius`: |F̂ - F| / |F|; `trace`: relative error; `product`: mean cosine with the exact F v over random
+    vectors; `natural`: cosine with the exact natural gradient (F + damping I)^-1 g.
     """
 
     name: str
@@ -120,7 +120,7 @@ class FisherRow:
 
 
 def compare_fisher(model: nn.Module, data: Dataset, tick: Tick) -> list[FisherRow]:
-    """The Fisher matrix of ``data`` in every representation, against the dense one."""
+    """The Fisher matrix of `data` in every representation, against the dense one."""
     model.eval()
     model.zero_grad()
     cross_entropy(model, (data.inputs, data.targets)).backward()
@@ -154,7 +154,7 @@ def cosine(a: PVector, b: PVector) -> float:
 class Kernels:
     """Tangent kernels (examples, examples) before and after training, scaled to a diagonal of 1, and their alignments.
 
-    ``alignment`` is the cosine of the centred kernel and the centred kernel of the labels.
+    `alignment` is the cosine of the centred kernel and the centred kernel of the labels.
     """
 
     before: Tensor
@@ -165,7 +165,7 @@ class Kernels:
 
 
 def tangent_kernels(trained: Trained, test: Dataset, per_class: int, tick: Tick) -> Kernels:
-    """The kernel summed over the ten outputs, on ``per_class`` test images of every digit, sorted by digit."""
+    """The kernel summed over the ten outputs, on `per_class` test images of every digit, sorted by digit."""
     rows = torch.cat([(test.targets == digit).nonzero().squeeze(1)[:per_class] for digit in range(10)])
     inputs, labels = test.inputs[rows], test.targets[rows]
     target = label_kernel(labels, 10).trace_over_outputs()

@@ -49,7 +49,7 @@ class Tour:
 
 
 def run_tour(settings: Settings, out: Path, console: Console | None = None) -> Path:
-    """Run all stations, print what they find, and write ``report.html`` and the figures to ``out``."""
+    """Run all stations, print what they find, and write `report.html` and the figures to `out`."""
     console = console or Console()
     started = time.perf_counter()
     data, test = standardize(load("digits"), load("digits", "test"))
@@ -88,7 +88,7 @@ def _write(tour: Tour, out: Path) -> Path:
 
 @contextmanager
 def _bars(console: Console) -> Iterator[Any]:
-    """Gives ``bar(what, steps)``, a context whose value is called after every step."""
+    """Gives `bar(what, steps)`, a context whose value is called after every step."""
     columns = (TextColumn("{task.description:<38}"), BarColumn(bar_width=28), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
 

@@ -19,7 +19,7 @@ _listener: ContextVar[Listener | None] = ContextVar("progress listener", default
 
 @contextmanager
 def progress_told_to(listener: Listener) -> Iterator[None]:
-    """Inside, ``listener(description, done, total)`` hears of every step of `track` in place of a bar."""
+    """Inside, `listener(description, done, total)` hears of every step of `track` in place of a bar."""
     before = _listener.get()
     yield from changed(lambda: _listener.set(listener), lambda: _listener.set(before))
 

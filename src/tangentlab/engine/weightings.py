@@ -187,7 +187,7 @@ def unit_cotangents(outputs: Tensor, chosen: Sequence[int]) -> Tensor:
 
 
 class RandomSigns(Weighting):
-    """Cotangents of random signs over the outputs of every example: ``draws`` rows per example."""
+    """Cotangents of random signs over the outputs of every example: `draws` rows per example."""
 
     name = "random output signs"
 
@@ -202,18 +202,18 @@ class RandomSigns(Weighting):
         return self.draws
 
     def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
-        """Signs ``(len(index), N, ...)``, the same whenever the batch is asked for again."""
+        """Signs `(len(index), N, ...)`, the same whenever the batch is asked for again."""
         source = torch.Generator().manual_seed(self._seed + number)
         signs = torch.randint(0, 2, (self.draws, *outputs.shape), generator=source, dtype=torch.int8)
         return signs[index.start : index.stop].to(outputs) * 2 - 1
 
 
 class SignedRoots(Weighting):
-    """Cotangents ``u = R s`` with ``R R^T = F_f`` the Fisher matrix of an example's outputs and s random signs.
+    """Cotangents `u = R s` with `R R^T = F_f` the Fisher matrix of an example's outputs and s random signs.
 
-    ``E[u u^T] = F_f``, so that ``E |J_i^T u_i|^2 = tr J_i^T F_i J_i`` from one backward, as with labels drawn from the model
+    `E[u u^T] = F_f`, so that `E |J_i^T u_i|^2 = tr J_i^T F_i J_i` from one backward, as with labels drawn from the model
     but without the rare labels that a confident model gives once in a thousand draws. Softmax classes with probabilities p
-    have ``u = sqrt(p) s - p <sqrt(p), s>``; other likelihoods sum their factors with signs.
+    have `u = sqrt(p) s - p <sqrt(p), s>`; other likelihoods sum their factors with signs.
     """
 
     name = "random signs of the Fisher factors"
@@ -226,7 +226,7 @@ class SignedRoots(Weighting):
         return 1
 
     def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
-        """u, ``(1, N, ...)``."""
+        """u, `(1, N, ...)`."""
         if isinstance(self.likelihood, Classification):
             axis = self.likelihood.class_axis
             p = outputs.detach().softmax(axis)

@@ -1,6 +1,6 @@
 """Experiments: questions with measured answers. A module here is one family of figures; they stand on `tangentlab.bench`.
 
-An experiment needs four things: parameters (the fields of the class), `run`, `draw`, and claims::
+An experiment needs four things: parameters (the fields of the class), `run`, `draw`, and claims:
 
     from tangentlab.experiments import Chapter, Claim, Experiment, Lab, Picture, Results, experiment
 

@@ -11,5 +11,5 @@ FOLDER = Path(__file__).parent / "claims"
 
 
 def claims_of(name: str) -> tuple[Claim, ...]:
-    """The claims of the experiment called ``name``, from ``claims/NAME.yaml``."""
+    """The claims of the experiment called `name`, from `claims/NAME.yaml`."""
     return read_claims(FOLDER / f"{name}.yaml")

@@ -19,9 +19,9 @@ from tangentlab.temporary import changed
 
 
 def image_data(lab: Lab, name: str, pixels: int, images: int) -> tuple[Dataset, Dataset]:
-    """The first ``images`` training images (all, when there are fewer) and the test images.
+    """The first `images` training images (all, when there are fewer) and the test images.
 
-    Averaged down to ``pixels`` where they are larger, every channel standardized on the training images.
+    Averaged down to `pixels` where they are larger, every channel standardized on the training images.
     """
     parts = []
     for split in ("train", "test"):
@@ -33,7 +33,7 @@ def image_data(lab: Lab, name: str, pixels: int, images: int) -> tuple[Dataset, 
 
 
 def image_pool(lab: Lab, name: str, pixels: int, images: int) -> Dataset:
-    """The first ``images`` of the training images followed by the test images; an error when there are fewer.
+    """The first `images` of the training images followed by the test images; an error when there are fewer.
 
     As `image_data` makes them, standardized on those that are training images.
     """
@@ -50,19 +50,19 @@ def cross_entropy(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
 
 @torch.no_grad()
 def loss_and_accuracy(model: nn.Module, data: Dataset, batch: int = 500) -> tuple[float, float]:
-    """Mean cross-entropy and share of right answers on ``data``, for the network in the mode in which it is."""
+    """Mean cross-entropy and share of right answers on `data`, for the network in the mode in which it is."""
     logits = torch.cat([model(inputs) for inputs in data.inputs.split(batch)])
     right = (logits.argmax(1) == data.targets).float().mean()
     return nn.functional.cross_entropy(logits, data.targets).item(), right.item()
 
 
 def some_of(data: Dataset, count: int) -> Dataset:
-    """The first ``count`` examples, or all when there are fewer."""
+    """The first `count` examples, or all when there are fewer."""
     return data.first(min(count, len(data)))
 
 
 def batched(inputs: Tensor, size: int) -> list[tuple[Tensor]]:
-    """Batches of ``size`` inputs without targets."""
+    """Batches of `size` inputs without targets."""
     return [(part,) for part in inputs.split(size)]
 
 
@@ -70,7 +70,7 @@ def batched(inputs: Tensor, size: int) -> list[tuple[Tensor]]:
 def evaluation(model: nn.Module, batches: Batches, passes: int) -> Iterator[None]:
     """Inside, the network is in evaluation mode, with batch norms that use the statistics of the present weights.
 
-    These are averaged over ``passes`` minibatches. The running averages that a training leaves behind lag, and at the
+    These are averaged over `passes` minibatches. The running averages that a training leaves behind lag, and at the
     start they are those of no network at all.
     """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
@@ -99,7 +99,7 @@ def evaluation(model: nn.Module, batches: Batches, passes: int) -> Iterator[None
 
 
 def for_trial(lab: Lab, count: int, most: int = 32) -> int:
-    """``count``, or at most ``most`` when the run is cut short: a trial only shows that things work."""
+    """`count`, or at most `most` when the run is cut short: a trial only shows that things work."""
     return count if lab.max_steps is None else min(count, most)
 
 
@@ -117,7 +117,7 @@ def follow(
     loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor] = cross_entropy,
     **facts: Any,
 ) -> list[Row]:
-    """Train, and log a row of ``table`` at the steps ``at`` and at the last one: facts, step and what ``measure`` finds."""
+    """Train, and log a row of `table` at the steps `at` and at the last one: facts, step and what `measure` finds."""
 
     def record(training: Training) -> list[Row]:
         row = {**facts, "step": training.step, **measure(training)}

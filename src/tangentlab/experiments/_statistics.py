@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 
 def rank_correlation(x: ArrayLike, y: ArrayLike, *, least: int = 2) -> float:
-    """Spearman's rank correlation; 0 where one side is constant or there are fewer than ``least`` points."""
+    """Spearman's rank correlation; 0 where one side is constant or there are fewer than `least` points."""
     from scipy.stats import spearmanr
 
     pair = np.asarray(x, dtype=float), np.asarray(y, dtype=float)

@@ -12,7 +12,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Curves:
-    """One curve per seed over common places ``x``: ``y`` is ``(seeds, points)``."""
+    """One curve per seed over common places `x`: `y` is `(seeds, points)`."""
 
     x: Array
     y: Array

@@ -20,7 +20,7 @@ def relation(sign: str) -> str:
 
 
 def bound(claim: Mapping[str, Any]) -> str:
-    """The inequality of a claim as its page has it: ``≥ 100``; the number's owner stands in `bound_owner`."""
+    """The inequality of a claim as its page has it: `≥ 100`; the number's owner stands in `bound_owner`."""
     return f"{relation(claim['relation'])} {number(claim['threshold'])}"
 
 
@@ -38,7 +38,7 @@ def measured(claim: Mapping[str, Any]) -> str:
 
 
 def interval(claim: Mapping[str, Any]) -> str:
-    """``0.2 to 0.7``, nothing where there is none."""
+    """`0.2 to 0.7`, nothing where there is none."""
     return " to ".join(number(end, 3) for end in claim["interval"]) if claim["interval"] else ""
 
 
@@ -72,7 +72,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: ``< 0.1 s``, ``0.8 s``, ``42 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    """Seconds for people: `< 0.1 s`, `0.8 s`, `42 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds < 0.05:
         return "< 0.1 s"
     if seconds < 10:
@@ -86,7 +86,7 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """An expected time in one unit: ``6 s``, ``5 min``, ``1.5 h``, ``14 days``."""
+    """An expected time in one unit: `6 s`, `5 min`, `1.5 h`, `14 days`."""
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= (2 if unit == "days" else 1) * size:
             return f"{float(f'{seconds / size:.2g}'):g} {unit}"
@@ -94,7 +94,7 @@ def about(seconds: float) -> str:
 
 
 def plain_text(value: Any) -> str:
-    """A parameter's value as one would write it after ``--set``."""
+    """A parameter's value as one would write it after `--set`."""
     if isinstance(value, list):
         return "[" + ", ".join(plain_text(item) for item in value) + "]"
     if value is None or isinstance(value, bool):

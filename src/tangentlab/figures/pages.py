@@ -46,7 +46,7 @@ def environment() -> Environment:
 def figures_of(folder: Path, prefix: str) -> list[dict[str, Any]]:
     """Captions and page-ready SVG of a run's figures, and of its trends after them.
 
-    ``width`` in pixels gives all figures the same size of text; below ``least`` they would be unreadable, and scroll
+    `width` in pixels gives all figures the same size of text; below `least` they would be unreadable, and scroll
     sideways instead.
     """
     found = []

@@ -20,7 +20,7 @@ class StyleWarning(UserWarning):
 
 
 def save_pictures(folder: Path, draw: Callable[[], Iterable[Picture]], png: bool = True) -> list[Picture]:
-    """Write every figure of ``draw`` into ``folder`` as SVG and ``png``; faults of style are warnings.
+    """Write every figure of `draw` into `folder` as SVG and `png`; faults of style are warnings.
 
     Pictures of an earlier drawing that are not drawn again go away; nothing else in the folder is touched.
     """
@@ -49,7 +49,7 @@ def save_pictures(folder: Path, draw: Callable[[], Iterable[Picture]], png: bool
 
 
 def read_pictures(folder: Path) -> list[dict[str, str]]:
-    """Name, caption and SVG text of the figures in ``folder``, in the order in which they were drawn."""
+    """Name, caption and SVG text of the figures in `folder`, in the order in which they were drawn."""
     files = [(entry, folder / f"{Path(entry['name']).name}.svg") for entry in _index(folder)]
     return [{**entry, "svg": file.read_text(encoding="utf-8")} for entry, file in files if file.exists()]
 

@@ -1,6 +1,6 @@
 """The house style of figures: labelled axes, legends beside the data, a colour-blind-safe palette, seeds as bands.
 
-Everything that is not data is drawn in `INK`; when a figure is saved as SVG this becomes ``currentColor``, so that the
+Everything that is not data is drawn in `INK`; when a figure is saved as SVG this becomes `currentColor`, so that the
 same file reads well on light and on dark pages. No global state of matplotlib is touched.
 """
 
@@ -84,7 +84,7 @@ def panels(
     height: float = PANEL_HEIGHT,
     **options: Any,
 ) -> tuple[Figure, NDArray[Any]]:
-    """A figure of ``rows`` x ``columns`` panels and its axes ``(rows, columns)``; sizes in inches are per panel."""
+    """A figure of `rows` x `columns` panels and its axes `(rows, columns)`; sizes in inches are per panel."""
     with house_style():
         each = PANEL_WIDTHS.get(columns, 2.8) if width is None else width
         figure = Figure(figsize=(each * columns, height * rows), layout="constrained")
@@ -149,7 +149,7 @@ def step_axis(axes: Axes, last: float, first: float = 5.0) -> None:
 
 
 def heatmap(axes: Axes, matrix: ArrayLike, scale: str, *, diverging: bool = False, **options: Any) -> None:
-    """A matrix as colours, with a colour bar named ``scale``; a diverging scale is symmetric around 0."""
+    """A matrix as colours, with a colour bar named `scale`; a diverging scale is symmetric around 0."""
     values = np.asarray(matrix)
     if diverging:
         reach = float(np.abs(values).max()) or 1.0

@@ -1,4 +1,4 @@
-"""SVG of figures: made of ``currentColor`` so that it suits light and dark pages, and safe to put inside a page."""
+"""SVG of figures: made of `currentColor` so that it suits light and dark pages, and safe to put inside a page."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def to_png(figure: Figure, dots_per_inch: int = 160) -> bytes:
 def inline(text: str, prefix: str, description: str) -> str:
     """SVG text as an element of an HTML page.
 
-    Ids get ``prefix``, so that two figures of one page cannot refer to each other's parts. Text with anything in it
+    Ids get `prefix`, so that two figures of one page cannot refer to each other's parts. Text with anything in it
     that could act (scripts, event handlers, links to elsewhere) does not come from `to_svg`; it is shown as an image
     instead, where browsers run nothing.
     """

@@ -1,7 +1,7 @@
 """Mathematics of kernels, whatever network they come from: regression, spectra, alignment, bounds, dynamics.
 
-A kernel is a symmetric positive semi-definite matrix ``(n, n)``, or any object whose ``matrix()`` returns one (a tangent
-kernel, say). Features Phi are ``(n, p)`` with ``K = Phi Phi^T``; targets are ``(n,)``, or ``(n, c)`` for c outputs that
+A kernel is a symmetric positive semi-definite matrix `(n, n)`, or any object whose `matrix()` returns one (a tangent
+kernel, say). Features Phi are `(n, p)` with `K = Phi Phi^T`; targets are `(n,)`, or `(n, c)` for c outputs that
 share the kernel, and every result then has the same trailing axis.
 """
 

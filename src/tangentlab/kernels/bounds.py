@@ -1,7 +1,7 @@
 """Rademacher complexities and the bounds built on them: norm balls, learning flows, margins, several classes.
 
-Linear functions ``f(x) = <w, phi(x)>`` with ``|w|_A = sqrt(w^T A A^T w) <= M`` are the ball of radius M for the features
-``A^-1 phi``, whose kernel is ``K_A = Phi (A A^T)^-1 Phi^T``; so every function here takes kernels. `tangentlab.kernels` has the
+Linear functions `f(x) = <w, phi(x)>` with `|w|_A = sqrt(w^T A A^T w) <= M` are the ball of radius M for the features
+`A^-1 phi`, whose kernel is `K_A = Phi (A A^T)^-1 Phi^T`; so every function here takes kernels. `tangentlab.kernels` has the
 complexity of one ball: exact over all signs, by Monte Carlo with a confidence interval, and its trace bound.
 """
 
@@ -31,16 +31,16 @@ SomeKernel = TypeVar("SomeKernel", bound=Kernel)
 
 
 def rescaled_kernel(features: Tensor, map_A: Tensor) -> Tensor:
-    """``K_A = Phi (A A^T)^-1 Phi^T``, ``(n, n)``, for features ``(n, p)`` and an invertible A ``(p, p)``."""
+    """`K_A = Phi (A A^T)^-1 Phi^T`, `(n, n)`, for features `(n, p)` and an invertible A `(p, p)`."""
     moved = torch.linalg.solve(map_A, features.t())
     return moved.t() @ moved
 
 
 def rademacher_of_values(values: Tensor) -> float:
-    """``E_sigma sup_f 1/n sum_i sigma_i f(x_i)`` by brute force over all ``2^n`` sign vectors.
+    """`E_sigma sup_f 1/n sum_i sigma_i f(x_i)` by brute force over all `2^n` sign vectors.
 
     Args:
-        values: f(x_i) of every function of a finite class, ``(functions, n)`` with n at most 16.
+        values: f(x_i) of every function of a finite class, `(functions, n)` with n at most 16.
     """
     n = values.shape[1]
     if n > BRUTE_FORCE_LIMIT:
@@ -51,7 +51,7 @@ def rademacher_of_values(values: Tensor) -> float:
 
 
 def flow_exact(kernels: Sequence[Kernel], radii: Sequence[float]) -> float:
-    """Complexity of the functions ``sum_t <dw_t, phi_t>`` with ``|dw_t| <= m_t``: ``1/n E sum_t m_t sqrt(s^T K_t s)``.
+    """Complexity of the functions `sum_t <dw_t, phi_t>` with `|dw_t| <= m_t`: `1/n E sum_t m_t sqrt(s^T K_t s)`.
 
     A learning flow: K_t are the kernels of the features at each step and m_t the lengths of the steps (Baratin et al. 2021,
     section 4). The suprema over the steps are independent, so the complexities of the balls add up. n <= 16.
@@ -77,19 +77,19 @@ def flow_monte_carlo(
 
 
 def flow_bound(kernels: Sequence[Kernel], radii: Sequence[float]) -> float:
-    """``sum_t (m_t / n) sqrt(tr K_t)``, an upper bound of `flow_exact` (Baratin et al. 2021, theorem 2)."""
+    """`sum_t (m_t / n) sqrt(tr K_t)`, an upper bound of `flow_exact` (Baratin et al. 2021, theorem 2)."""
     return sum(float(rademacher_trace_bound(kernel, radius)) for kernel, radius in _flow(kernels, radii))
 
 
 def multiclass_bound(kernel: FMatDense, radius: float, margin: float, *, by_class: bool = False) -> float:
     """Bound of the complexity of the ramp loss over a ball of functions with c outputs.
 
-    ``c^(3/2) M / (gamma n) sqrt(tr K)`` with K over all outputs and examples (Baratin et al. 2021, theorem 13); with
-    ``by_class`` the tighter ``(c / gamma) sum_y (M / n) sqrt(tr K^yy)``, which it comes from by Cauchy-Schwarz. For
+    `c^(3/2) M / (gamma n) sqrt(tr K)` with K over all outputs and examples (Baratin et al. 2021, theorem 13); with
+    `by_class` the tighter `(c / gamma) sum_y (M / n) sqrt(tr K^yy)`, which it comes from by Cauchy-Schwarz. For
     flows: `multiclass_flow_bound`.
 
     Args:
-        kernel: ``(c, n, c, n)``.
+        kernel: `(c, n, c, n)`.
         radius: M.
         margin: gamma.
     """
@@ -115,10 +115,10 @@ def multiclass_flow_bound(
 
 
 def margins(outputs: Tensor, labels: Tensor) -> Tensor:
-    """How clearly each example is on its side, ``(n,)``: negative where it is classified wrongly.
+    """How clearly each example is on its side, `(n,)`: negative where it is classified wrongly.
 
-    ``y f(x)`` for one output ``(n,)`` or ``(n, 1)`` with labels -1 and 1 (or 0 and 1, or real signs);
-    ``f[y] - max_{y' != y} f[y']`` for outputs ``(n, c)``.
+    `y f(x)` for one output `(n,)` or `(n, 1)` with labels -1 and 1 (or 0 and 1, or real signs);
+    `f[y] - max_{y' != y} f[y']` for outputs `(n, c)`.
     """
     values = outputs[:, None] if outputs.ndim == 1 else outputs
     if len(values) != len(labels) or values.ndim != 2 or labels.ndim != 1:
@@ -133,7 +133,7 @@ def margins(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def ramp_loss(margin_values: Tensor, margin: float) -> Tensor:
-    """1 up to a margin of 0, 0 from ``margin`` on, and linear between: Lipschitz with constant ``1 / margin``."""
+    """1 up to a margin of 0, 0 from `margin` on, and linear between: Lipschitz with constant `1 / margin`."""
     _check_margin(margin)
     return (1 - margin_values / margin).clamp(0, 1)
 
@@ -141,14 +141,14 @@ def ramp_loss(margin_values: Tensor, margin: float) -> Tensor:
 def margin_bound(
     outputs: Tensor, labels: Tensor, margin: float, loss_complexity: float, delta: float = 0.05
 ) -> dict[str, float]:
-    """Bound of the test error ``P(margin < 0)`` that holds with probability ``1 - delta`` for all functions of a class.
+    """Bound of the test error `P(margin < 0)` that holds with probability `1 - delta` for all functions of a class.
 
-    ``L_0 <= L^_gamma + 2 R^ + 3 sqrt(log(2 / delta) / (2 n))``, with L^_gamma the mean ramp loss on the sample and R^ the
+    `L_0 <= L^_gamma + 2 R^ + 3 sqrt(log(2 / delta) / (2 n))`, with L^_gamma the mean ramp loss on the sample and R^ the
     empirical complexity of the ramp losses of the class: at most that of the class over gamma for one output, and
     `multiclass_bound` for several.
 
     Returns:
-        ``bound`` and its three parts ``empirical``, ``complexity``, ``confidence``.
+        `bound` and its three parts `empirical`, `complexity`, `confidence`.
     """
     if not 0 < delta < 1 or loss_complexity < 0:
         raise InputError(f"A bound needs 0 < delta < 1 and a complexity >= 0, not {delta} and {loss_complexity}.")

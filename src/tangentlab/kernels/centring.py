@@ -26,9 +26,9 @@ ASYMMETRY = 1e-3
 class Centred(NamedTuple):
     """A kernel after centring.
 
-    data: ``(c, n, c, n)`` in float64, divided by ``unit``, so that no sum of squares overflows or vanishes.
+    data: `(c, n, c, n)` in float64, divided by `unit`, so that no sum of squares overflows or vanishes.
     unit: the largest entry before centring.
-    removed: the Frobenius norm of what centring took off, divided by ``unit``.
+    removed: the Frobenius norm of what centring took off, divided by `unit`.
     rounding: relative size of rounding in the dtype of the kernel as it was given.
     """
 
@@ -38,7 +38,7 @@ class Centred(NamedTuple):
     rounding: float
 
     def matrix(self) -> Tensor:
-        """``(c n, c n)``, the average with its transpose; both differ by no more than rounding before centring explains."""
+        """`(c n, c n)`, the average with its transpose; both differ by no more than rounding before centring explains."""
         matrix = FMatDense(self.data).matrix()
         asymmetry = matrix - matrix.T
         allowed = max(ASYMMETRY * float(matrix.abs().max()), 100 * self.rounding * (self.removed > 0))
@@ -49,13 +49,13 @@ class Centred(NamedTuple):
     def tolerance(self, eigenvalues: Tensor) -> float:
         """What rounding may make of a zero eigenvalue of `matrix`: relative to a bound on the norm before centring.
 
-        ``|K| <= |K_c| + |K - K_c|_F``, with the largest of the eigenvalues as the norm of K_c.
+        `|K| <= |K_c| + |K - K_c|_F`, with the largest of the eigenvalues as the norm of K_c.
         """
         return self.rounding * (float(eigenvalues.abs().max()) + self.removed)
 
 
 def kernel_data(kernel: AnyKernel) -> Tensor:
-    """``(c, n, c, n)`` as it was given, checked; a matrix ``(n, n)`` is one output."""
+    """`(c, n, c, n)` as it was given, checked; a matrix `(n, n)` is one output."""
     if isinstance(kernel, Tensor) and kernel.ndim == 4:
         data = kernel
     elif isinstance(kernel, FMat):
@@ -72,9 +72,9 @@ def kernel_data(kernel: AnyKernel) -> Tensor:
 
 
 def centred(data: Tensor, center: str | None) -> Centred:
-    """Centre a kernel ``(c, n, c, n)`` in float64: ``"global"``, ``"per_output"`` or not at all (see `similarity`).
+    """Centre a kernel `(c, n, c, n)` in float64: `"global"`, `"per_output"` or not at all (see `similarity`).
 
-    Zero where no more is left than the rounding of the kernel in its dtype. Cost: ``(c n)^2``, and one copy.
+    Zero where no more is left than the rounding of the kernel in its dtype. Cost: `(c n)^2`, and one copy.
     """
     largest = torch.stack(torch.aminmax(data)).abs().max().double().clamp_min(torch.finfo(torch.float64).tiny)
     exact = data.to(torch.float64, copy=True).div_(largest)

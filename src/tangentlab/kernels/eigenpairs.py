@@ -26,9 +26,9 @@ class GramPairs:
     """The k largest eigenpairs of a Gram matrix.
 
     Attributes:
-        values: ``(k,)`` descending.
-        vectors: ``(k, n)`` orthonormal rows; the largest entry of each is positive.
-        residual_norms: ``(k,)`` ``|K v - s v|`` of the matrix that was decomposed, which for landmarks is an approximation.
+        values: `(k,)` descending.
+        vectors: `(k, n)` orthonormal rows; the largest entry of each is positive.
+        residual_norms: `(k,)` `|K v - s v|` of the matrix that was decomposed, which for landmarks is an approximation.
         converged: whether they are at the level of rounding.
         message: how they were found.
     """
@@ -41,7 +41,7 @@ class GramPairs:
 
 
 def gram_eigenpairs(matrix: Tensor, k: int, *, generator: torch.Generator | None = None) -> GramPairs:
-    """The k largest eigenpairs of a symmetric matrix in memory, ``(n, n)``.
+    """The k largest eigenpairs of a symmetric matrix in memory, `(n, n)`.
 
     Block Lanczos in the matrix's own precision down to rounding, twice eps relative to the largest eigenvalue; all pairs
     in float64 when k is a large part of n. Cost: about 8 k n^2 + 64 k^2 n operations against 9 n^3; extra memory 4 k n.
@@ -69,15 +69,15 @@ def gram_eigenpairs(matrix: Tensor, k: int, *, generator: torch.Generator | None
 
 
 def landmark_eigenpairs(columns: Tensor, core: Tensor, k: int) -> GramPairs:
-    """The k largest eigenpairs of the Nystrom approximation ``K_nm K_mm^+ K_mn``, exactly, without forming it.
+    """The k largest eigenpairs of the Nystrom approximation `K_nm K_mm^+ K_mn`, exactly, without forming it.
 
-    With ``K_mm = U L U^T`` and ``B = K_nm U L^-1/2`` the approximation is ``B B^T``: its eigenvectors are the left singular
+    With `K_mm = U L U^T` and `B = K_nm U L^-1/2` the approximation is `B B^T`: its eigenvectors are the left singular
     vectors of B, orthonormal, and with all points as landmarks it is the Gram matrix itself. (Extending each eigenvector of
-    K_mm by ``K_nm u / l`` gives neighbouring functions that are not orthogonal: see `Eigenfunctions.extend`.)
+    K_mm by `K_nm u / l` gives neighbouring functions that are not orthogonal: see `Eigenfunctions.extend`.)
 
     Args:
-        columns: ``(n, m)`` the kernel between all points and the landmarks.
-        core: ``(m, m)`` the kernel of the landmarks.
+        columns: `(n, m)` the kernel between all points and the landmarks.
+        core: `(m, m)` the kernel of the landmarks.
         k: pairs wanted, at most the rank of the core.
     """
     m = _size(core, k)

@@ -15,10 +15,10 @@ class GaussianProcess:
     """A Gaussian process conditioned on noisy values.
 
     Attributes:
-        mean: ``(t,)`` or ``(t, c)``.
-        covariance: of the noise-free function, ``(t, t)``; ``(t,)`` when only variances were asked for; None when the
+        mean: `(t,)` or `(t, c)`.
+        covariance: of the noise-free function, `(t, t)`; `(t,)` when only variances were asked for; None when the
             prior at the new points was not given.
-        log_marginal_likelihood: ``log N(y; 0, K + noise I)``, a scalar or ``(c,)``.
+        log_marginal_likelihood: `log N(y; 0, K + noise I)`, a scalar or `(c,)`.
     """
 
     mean: Tensor
@@ -34,23 +34,23 @@ def gaussian_process(
     cross_kernel: Tensor | None = None,
     test_kernel: Tensor | None = None,
 ) -> GaussianProcess:
-    """Posterior of ``f ~ GP(0, k)`` given ``y = f(x) + N(0, noise)`` (Rasmussen and Williams 2006, algorithm 2.1).
+    """Posterior of `f ~ GP(0, k)` given `y = f(x) + N(0, noise)` (Rasmussen and Williams 2006, algorithm 2.1).
 
-    With ``A = K + noise I``: mean ``k_*^T A^-1 y``, covariance ``k_** - k_*^T A^-1 k_*``, log marginal likelihood
-    ``-1/2 y^T A^-1 y - 1/2 log det A - n/2 log 2 pi``. The mean is kernel ridge regression with ``lambda n = noise``.
+    With `A = K + noise I`: mean `k_*^T A^-1 y`, covariance `k_** - k_*^T A^-1 k_*`, log marginal likelihood
+    `-1/2 y^T A^-1 y - 1/2 log det A - n/2 log 2 pi`. The mean is kernel ridge regression with `lambda n = noise`.
 
     Args:
-        kernel: K, ``(n, n)``.
-        targets: y, ``(n,)`` or ``(n, c)``, the columns being independent processes.
+        kernel: K, `(n, n)`.
+        targets: y, `(n,)` or `(n, c)`, the columns being independent processes.
         noise: variance of the noise.
-        cross_kernel: ``(t, n)``; by default the new points are the training points.
-        test_kernel: prior covariance ``(t, t)`` at the new points, or only its diagonal ``(t,)``.
+        cross_kernel: `(t, n)`; by default the new points are the training points.
+        test_kernel: prior covariance `(t, t)` at the new points, or only its diagonal `(t,)`.
 
     Returns:
         A `GaussianProcess`. Cost: n^3 / 3 + n^2 t.
 
     Raises:
-        SolveError: ``K + noise I`` is singular.
+        SolveError: `K + noise I` is singular.
     """
     matrix = kernel_matrix(kernel)
     check_targets(matrix, targets)

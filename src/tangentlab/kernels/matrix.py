@@ -12,7 +12,7 @@ class HasMatrix(Protocol):
     """Anything that can give its kernel matrix."""
 
     def matrix(self) -> Tensor:
-        """The kernel matrix ``(n, n)``."""
+        """The kernel matrix `(n, n)`."""
         ...
 
 
@@ -20,7 +20,7 @@ Kernel = Tensor | HasMatrix
 
 
 def kernel_matrix(kernel: Kernel) -> Tensor:
-    """The matrix ``(n, n)`` of a kernel, checked to be square, nonempty and finite."""
+    """The matrix `(n, n)` of a kernel, checked to be square, nonempty and finite."""
     if not isinstance(kernel, Tensor) and not hasattr(kernel, "matrix"):
         raise InputError(f"A kernel is a tensor or an FMat, not a {type(kernel).__name__}: see torch.as_tensor.")
     matrix = kernel if isinstance(kernel, Tensor) else kernel.matrix()

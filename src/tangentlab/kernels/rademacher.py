@@ -34,17 +34,17 @@ class RademacherEstimate:
 
 
 def rademacher_exact(kernel: Kernel, radius: float = 1.0) -> Tensor:
-    """Empirical Rademacher complexity of the ball ``{<w, phi> : |w| <= B}``, over all sign vectors.
+    """Empirical Rademacher complexity of the ball `{<w, phi> : |w| <= B}`, over all sign vectors.
 
-    ``R = E_sigma sup_w |1/n sum_i sigma_i <w, phi_i>| = (B / n) E_sigma sqrt(sigma^T K sigma)`` (George 2023, section
-    2.5). It lies between ``1/sqrt(2)`` times `rademacher_trace_bound` and that bound (Latala and Oleszkiewicz 1994).
+    `R = E_sigma sup_w |1/n sum_i sigma_i <w, phi_i>| = (B / n) E_sigma sqrt(sigma^T K sigma)` (George 2023, section
+    2.5). It lies between `1/sqrt(2)` times `rademacher_trace_bound` and that bound (Latala and Oleszkiewicz 1994).
 
     Args:
-        kernel: K, ``(n, n)`` with n at most 16.
+        kernel: K, `(n, n)` with n at most 16.
         radius: B.
 
     Returns:
-        A scalar. Cost: ``2^(n-1) n^2``, as sigma and -sigma count the same.
+        A scalar. Cost: `2^(n-1) n^2`, as sigma and -sigma count the same.
     """
     matrix = _ball(kernel, radius)
     n = len(matrix)
@@ -65,14 +65,14 @@ def rademacher_monte_carlo(
     """The complexity of `rademacher_exact` as a mean over random sign vectors, for any n.
 
     Args:
-        kernel: K, ``(n, n)``.
+        kernel: K, `(n, n)`.
         radius: B.
         samples: number of sign vectors, at least 2.
         confidence: of the interval.
         generator: source of randomness.
 
     Returns:
-        A `RademacherEstimate`. Cost: ``samples * n^2``.
+        A `RademacherEstimate`. Cost: `samples * n^2`.
     """
     matrix = _ball(kernel, radius)
     if samples < 2:
@@ -89,13 +89,13 @@ def rademacher_monte_carlo(
 
 
 def rademacher_trace_bound(kernel: Kernel, radius: float = 1.0) -> Tensor:
-    """``(B / n) sqrt(tr K)``, an upper bound of `rademacher_exact` by Jensen's inequality; a scalar."""
+    """`(B / n) sqrt(tr K)`, an upper bound of `rademacher_exact` by Jensen's inequality; a scalar."""
     matrix = _ball(kernel, radius)
     return matrix.diagonal().sum().clamp_min(0).sqrt() * (radius / len(matrix))
 
 
 def generalization_bound(complexity: Tensor | float, n: int, delta: float) -> Tensor | float:
-    """Equation 2.5.2 of George (2023): ``gap <= 2 R_n + sqrt(log(1 / delta) / (2 n))`` with probability ``1 - delta``.
+    """Equation 2.5.2 of George (2023): `gap <= 2 R_n + sqrt(log(1 / delta) / (2 n))` with probability `1 - delta`.
 
     Holds for all functions of a class with losses in [0, 1] at once.
 
@@ -109,7 +109,7 @@ def generalization_bound(complexity: Tensor | float, n: int, delta: float) -> Te
 
 
 def empirical_generalization_bound(complexity: Tensor | float, n: int, delta: float) -> Tensor | float:
-    """Equation 2.5.4 of George (2023): ``gap <= 2 R^_n + sqrt(log(2 / delta) / n)``, R^_n the empirical complexity.
+    """Equation 2.5.4 of George (2023): `gap <= 2 R^_n + sqrt(log(2 / delta) / n)`, R^_n the empirical complexity.
 
     Arguments as in `generalization_bound`, with the complexity measured on the sample itself.
     """
@@ -129,5 +129,5 @@ def _ball(kernel: Kernel, radius: float) -> Tensor:
 
 
 def _correlations(matrix: Tensor, signs: Tensor) -> Tensor:
-    """``sqrt(sigma^T K sigma)`` for every row sigma."""
+    """`sqrt(sigma^T K sigma)` for every row sigma."""
     return (signs * (signs @ matrix)).sum(1).clamp_min(0).sqrt()

@@ -1,8 +1,8 @@
 """Which norm measures the capacity of an interpolating linear model: feature rescalings that minimize its bound.
 
-The maps ``A_nu = sum_j sqrt(nu_j) v_j v_j^T`` (and the identity on the complement) stretch the right singular vectors of the
-features. The interpolant of least norm ``w* = Phi^T K^-1 y = sum_j (u_j^T y / sqrt(l_j)) v_j`` then has the norm
-``|w*|_A^2 = sum_j nu_j (u_j^T y)^2 / l_j`` in a class whose kernel has the trace ``sum_j l_j / nu_j``.
+The maps `A_nu = sum_j sqrt(nu_j) v_j v_j^T` (and the identity on the complement) stretch the right singular vectors of the
+features. The interpolant of least norm `w* = Phi^T K^-1 y = sum_j (u_j^T y / sqrt(l_j)) v_j` then has the norm
+`|w*|_A^2 = sum_j nu_j (u_j^T y)^2 / l_j` in a class whose kernel has the trace `sum_j l_j / nu_j`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Rescaling:
     """A rescaling of features and the capacity it gives.
 
     Attributes:
-        nu: the rescaling of every mode, ``(r,)``; infinite where a mode is switched off at no cost.
-        norm: ``|w*|_A`` (or ``|dw|_A``).
-        trace: ``tr K_A``.
+        nu: the rescaling of every mode, `(r,)`; infinite where a mode is switched off at no cost.
+        norm: `|w*|_A` (or `|dw|_A`).
+        trace: `tr K_A`.
         examples: n.
     """
 
@@ -38,12 +38,12 @@ class Rescaling:
 
     @property
     def bound(self) -> float:
-        """``(|w*|_A / n) sqrt(tr K_A)``, which bounds the Rademacher complexity of the ball that w* lies on."""
+        """`(|w*|_A / n) sqrt(tr K_A)`, which bounds the Rademacher complexity of the ball that w* lies on."""
         return self.norm * math.sqrt(self.trace) / self.examples
 
 
 def interpolant_capacity(kernel: Kernel | FMat, targets: FVector | Tensor, nu: Tensor | None = None) -> Rescaling:
-    """Norm, trace and bound of the interpolant of least norm under a rescaling; without ``nu``, under the plain l2 norm.
+    """Norm, trace and bound of the interpolant of least norm under a rescaling; without `nu`, under the plain l2 norm.
 
     Targets outside of the range of a singular kernel have no interpolant; their part in the range is meant then. With c
     outputs n counts examples, not rows: c times the bound of `flow_bound`, which counts rows.
@@ -58,9 +58,9 @@ def interpolant_capacity(kernel: Kernel | FMat, targets: FVector | Tensor, nu: T
 
 
 def optimal_rescaling(kernel: Kernel | FMat, targets: FVector | Tensor, kappa: float = 1.0) -> Rescaling:
-    """The rescaling that minimizes the bound: ``nu_j = kappa l_j / |u_j^T y|`` (Baratin et al. 2021, proposition 14).
+    """The rescaling that minimizes the bound: `nu_j = kappa l_j / |u_j^T y|` (Baratin et al. 2021, proposition 14).
 
-    The least bound is ``1/n sum_j |u_j^T y|``: it depends on the labels through the modes' share of them, and on the features
+    The least bound is `1/n sum_j |u_j^T y|`: it depends on the labels through the modes' share of them, and on the features
     through their singular vectors only.
     """
     modes, energies = _norm_energies(kernel, targets)
@@ -68,9 +68,9 @@ def optimal_rescaling(kernel: Kernel | FMat, targets: FVector | Tensor, kappa: f
 
 
 def step_rescaling(modes: KernelModes, gradient: FVector | Tensor, lr: float, kappa: float = 1.0) -> Rescaling:
-    """The rescaling that minimizes ``|dw|_A sqrt(tr K_A)`` of one gradient step ``dw = -lr Phi^T grad_f L``.
+    """The rescaling that minimizes `|dw|_A sqrt(tr K_A)` of one gradient step `dw = -lr Phi^T grad_f L`.
 
-    ``nu_j = kappa / |u_j^T grad_f L|``, with the least product ``lr sum_j l_j |u_j^T grad_f L|`` (proposition 3). kappa is
+    `nu_j = kappa / |u_j^T grad_f L|`, with the least product `lr sum_j l_j |u_j^T grad_f L|` (proposition 3). kappa is
     free: it scales the features as a whole.
     """
     signal = modes.coefficients(gradient).abs()
@@ -84,7 +84,7 @@ def _norm_energies(kernel: Kernel | FMat, targets: FVector | Tensor) -> tuple[Ke
 
 
 def _least(energies: Tensor, traces: Tensor, kappa: float, examples: int) -> Rescaling:
-    """Minimize ``sum nu e * sum l / nu``: nu = kappa sqrt(l / e), infinite (at no cost in either sum) where e = 0."""
+    """Minimize `sum nu e * sum l / nu`: nu = kappa sqrt(l / e), infinite (at no cost in either sum) where e = 0."""
     if not kappa > 0:
         raise InputError(f"The argument kappa must be positive, not {kappa}.")
     return _capacity(kappa * (traces / energies).sqrt(), energies, traces, examples)

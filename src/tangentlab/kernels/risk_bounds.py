@@ -1,7 +1,7 @@
 """Bounds of a risk from its value on a sample: for one function, finitely many, a weighted class, margins, and posteriors.
 
-Losses are in [0, 1], the n examples independent, and each bound holds with probability ``1 - delta``. All have the form
-``bound(empirical, complexity, n, delta)``; numbers are those of chapter 2 of Baratin (2021).
+Losses are in [0, 1], the n examples independent, and each bound holds with probability `1 - delta`. All have the form
+`bound(empirical, complexity, n, delta)`; numbers are those of chapter 2 of Baratin (2021).
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from tangentlab.errors import InputError
 
 
 def hoeffding_bound(empirical: float, n: int, delta: float) -> float:
-    """``L^ + sqrt(log(1 / delta) / (2 n))`` for one function that was fixed before the sample (8)."""
+    """`L^ + sqrt(log(1 / delta) / (2 n))` for one function that was fixed before the sample (8)."""
     return empirical + _deviation(0.0, n, delta)
 
 
 def hoeffding_tail(excess: float, n: int) -> float:
-    """``P(L - L^ > eps) <= exp(-2 n eps^2)`` (9)."""
+    """`P(L - L^ > eps) <= exp(-2 n eps^2)` (9)."""
     if n < 1 or excess < 0:
         raise InputError(f"A tail is for an excess >= 0 over n >= 1 examples, not {excess} and {n}.")
     return math.exp(-2 * n * excess**2)
 
 
 def finite_class_bound(empirical: float, complexity: float, n: int, delta: float) -> float:
-    """``L^ + sqrt((log |F| + log(1 / delta)) / (2 n))`` for all functions of a finite class at once (10).
+    """`L^ + sqrt((log |F| + log(1 / delta)) / (2 n))` for all functions of a finite class at once (10).
 
     Args:
         empirical: L^, the mean loss on the sample.
@@ -36,17 +36,17 @@ def finite_class_bound(empirical: float, complexity: float, n: int, delta: float
 
 
 def occam_bound(empirical: float, complexity: float, n: int, delta: float) -> float:
-    """``L^ + sqrt((log(1 / pi(f)) + log(1 / delta)) / (2 n))`` for weights pi that add up to at most 1 (11).
+    """`L^ + sqrt((log(1 / pi(f)) + log(1 / delta)) / (2 n))` for weights pi that add up to at most 1 (11).
 
-    ``complexity`` is log(1 / pi(f)), the length of a description of f in nats; else as in `finite_class_bound`.
+    `complexity` is log(1 / pi(f)), the length of a description of f in nats; else as in `finite_class_bound`.
     """
     return empirical + _deviation(complexity, n, delta)
 
 
 def margin_rademacher_bound(empirical: float, complexity: float, n: int, delta: float, margin: float = 1.0) -> float:
-    """``L^_gamma + (2 / gamma) R + 3 sqrt(log(2 / delta) / (2 n))`` for the error of a binary classifier (12, 13).
+    """`L^_gamma + (2 / gamma) R + 3 sqrt(log(2 / delta) / (2 n))` for the error of a binary classifier (12, 13).
 
-    ``empirical`` is the share of examples with ``y f(x) <= gamma``, ``complexity`` the empirical Rademacher complexity R
+    `empirical` is the share of examples with `y f(x) <= gamma`, `complexity` the empirical Rademacher complexity R
     of the class; `tangentlab.kernels.rademacher_exact` and its neighbours compute it for balls of kernels.
     """
     if not margin > 0:
@@ -55,14 +55,14 @@ def margin_rademacher_bound(empirical: float, complexity: float, n: int, delta: 
 
 
 def pac_bayes_bound(empirical: float, complexity: float, n: int, delta: float, *, printed: bool = False) -> float:
-    """The mean loss of a posterior Q: ``E_Q L^ + sqrt((KL(Q | Q0) + log(2 sqrt(n) / delta)) / (2 n))`` (Maurer 2004).
+    """The mean loss of a posterior Q: `E_Q L^ + sqrt((KL(Q | Q0) + log(2 sqrt(n) / delta)) / (2 n))` (Maurer 2004).
 
     Args:
         empirical: E_Q L^.
         complexity: KL(Q | Q0), with Q0 fixed before the sample.
         n: number of examples.
         delta: probability of failure.
-        printed: the form of equation 15, ``log(1 / delta)`` in place of ``log(2 sqrt(n) / delta)``: without the term that
+        printed: the form of equation 15, `log(1 / delta)` in place of `log(2 sqrt(n) / delta)`: without the term that
             the proofs need.
     """
     _check(n, delta)

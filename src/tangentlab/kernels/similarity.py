@@ -1,19 +1,19 @@
 """Alignment of kernels: KA, CKA, unbiased and minibatch CKA, with labels, between layers, groups, moments, representations.
 
-A kernel is ``(c, n, c, n)``, c outputs of n examples (`FMat`), or a matrix ``(n, n)``, which is one output. With the inner
-product ``<K, L> = tr K L`` of matrices, every alignment here is a cosine ``<K, L> / (|K| |L|)``; they differ in what is
+A kernel is `(c, n, c, n)`, c outputs of n examples (`FMat`), or a matrix `(n, n)`, which is one output. With the inner
+product `<K, L> = tr K L` of matrices, every alignment here is a cosine `<K, L> / (|K| |L|)`; they differ in what is
 centred:
 
 =================  ==================================================================================================
-``None``           KA: nothing. Both kernels as they are (Cristianini et al. 2001).
-``"global"``       CKA of the paper: one mean feature over all ``c n`` rows, ``C K C`` with ``C = I - 1 1^T / (c n)``.
-``"per_output"``   one mean feature over examples for each output, ``(I_c (x) C_n) K (I_c (x) C_n)``; what the paper's
+`None`           KA: nothing. Both kernels as they are (Cristianini et al. 2001).
+`"global"`       CKA of the paper: one mean feature over all `c n` rows, `C K C` with `C = I - 1 1^T / (c n)`.
+`"per_output"`   one mean feature over examples for each output, `(I_c (x) C_n) K (I_c (x) C_n)`; what the paper's
                    spectra use, and what its authors' code uses for the alignment, too.
 =================  ==================================================================================================
 
-For one output the last two are the same. A kernel centred per output is also centred globally, so that ``<K, K_Y>`` is then
-the same under both centrings of the labels and only ``|K_Y|`` differs: with one-hot labels its root is ``n (1 - 1/c)``
-globally and ``n - sum_k n_k^2 / n`` per output, equal for balanced classes.
+For one output the last two are the same. A kernel centred per output is also centred globally, so that `<K, K_Y>` is then
+the same under both centrings of the labels and only `|K_Y|` differs: with one-hot labels its root is `n (1 - 1/c)`
+globally and `n - sum_k n_k^2 / n` per output, equal for balanced classes.
 
 **Degenerate input has a value.** A kernel that is zero, or zero up to rounding after centring (a constant kernel, labels of
 one class, a single example), is aligned with nothing: the alignment is 0, never NaN. All sums are taken in float64.
@@ -34,20 +34,20 @@ from tangentlab.linalg import rounding_rtol
 
 
 def ka(first: AnyKernel, second: AnyKernel) -> float:
-    """Kernel alignment ``tr K L / (|K|_F |L|_F)``, nothing centred: between 0 and 1, and 1 for proportional kernels."""
+    """Kernel alignment `tr K L / (|K|_F |L|_F)`, nothing centred: between 0 and 1, and 1 for proportional kernels."""
     return cka(first, second, center=None)
 
 
 def cka(first: AnyKernel, second: AnyKernel, center: str | None = "global") -> float:
-    """Centred kernel alignment ``tr K_c L_c / (|K_c|_F |L_c|_F)``, between 0 and 1.
+    """Centred kernel alignment `tr K_c L_c / (|K_c|_F |L_c|_F)`, between 0 and 1.
 
     Invariant to the scale of both kernels and, centred, to features that are constant. 1 only if the centred kernels are
     proportional; 0 by definition if one of them is zero.
 
     Args:
-        first: K, ``(c, n, c, n)`` or ``(n, n)``.
+        first: K, `(c, n, c, n)` or `(n, n)`.
         second: L, of the same shape.
-        center: ``"global"``, ``"per_output"`` or None (see the module).
+        center: `"global"`, `"per_output"` or None (see the module).
     """
     return _similarity(*_centred_pair(first, second, center))
 
@@ -55,16 +55,16 @@ def cka(first: AnyKernel, second: AnyKernel, center: str | None = "global") -> f
 def label_alignment(
     kernel: AnyKernel, labels: Tensor, center: str | None = "global", n_classes: int | None = None
 ) -> float:
-    """CKA of a kernel and the kernel of the labels, which is never formed: ``tr Y_c^T K_c Y_c / (|K_c| |Y_c Y_c^T|)``.
+    """CKA of a kernel and the kernel of the labels, which is never formed: `tr Y_c^T K_c Y_c / (|K_c| |Y_c Y_c^T|)`.
 
     Args:
-        kernel: K, ``(c, n, c, n)`` or ``(n, n)``.
+        kernel: K, `(c, n, c, n)` or `(n, n)`.
         labels: see `label_features`.
         center: as in `cka`, for the kernel and the labels alike.
         n_classes: see `label_features`.
 
     Returns:
-        A number between 0 and 1; 1 only if ``K_c`` is proportional to ``Y_c Y_c^T``. Cost: ``(c n)^2``.
+        A number between 0 and 1; 1 only if `K_c` is proportional to `Y_c Y_c^T`. Cost: `(c n)^2`.
     """
     data = kernel_data(kernel)
     features = label_features(labels, data.shape[0], n_classes).to(data.device)
@@ -76,15 +76,15 @@ def label_alignment(
 
 
 def label_features(labels: Tensor, outputs: int, n_classes: int | None = None) -> Tensor:
-    """Features Y of the label kernel ``K_Y = Y Y^T``, ``(outputs, examples, features)`` in float64.
+    """Features Y of the label kernel `K_Y = Y Y^T`, `(outputs, examples, features)` in float64.
 
     * several outputs: one feature, the one-hot labels themselves as one vector of all outputs and examples, so that K_Y has
-      rank one (`tangentlab.label_kernel`); real targets ``(examples, outputs)`` are taken as they are;
+      rank one (`tangentlab.label_kernel`); real targets `(examples, outputs)` are taken as they are;
     * one output, two classes (integers 0 and 1, or -1 and 1): one feature, the signs -1 and 1;
-    * one output, more classes (a kernel summed over outputs): one feature per class, so that ``K_Y[i, j]`` is 1 for examples of
-      one class and 0 otherwise; real targets ``(examples,)`` or ``(examples, features)`` are taken as they are.
+    * one output, more classes (a kernel summed over outputs): one feature per class, so that `K_Y[i, j]` is 1 for examples of
+      one class and 0 otherwise; real targets `(examples,)` or `(examples, features)` are taken as they are.
 
-    ``n_classes`` is only needed for one output: integers 0 and 1 of a problem with more classes.
+    `n_classes` is only needed for one output: integers 0 and 1 of a problem with more classes.
     """
     if not labels.numel():
         raise InputError("There are no labels.")
@@ -111,7 +111,7 @@ def label_features(labels: Tensor, outputs: int, n_classes: int | None = None) -
 def layer_alignment(
     kernels: Mapping[str, AnyKernel], labels: Tensor, center: str | None = "global", n_classes: int | None = None
 ) -> dict[str, float]:
-    """`label_alignment` of every layer's kernel, as ``NTK(..., per_layer=True)`` gives them."""
+    """`label_alignment` of every layer's kernel, as `NTK(..., per_layer=True)` gives them."""
     return {name: label_alignment(kernel, labels, center, n_classes) for name, kernel in kernels.items()}
 
 
@@ -129,7 +129,7 @@ class Hierarchy:
 
     @property
     def ratio(self) -> float:
-        """``easy / difficult``; infinite when only the difficult alignment is 0, and 1 when both are."""
+        """`easy / difficult`; infinite when only the difficult alignment is 0, and 1 when both are."""
         if self.difficult > 0:
             return self.easy / self.difficult
         return math.inf if self.easy > 0 else 1.0
@@ -154,7 +154,7 @@ def hierarchical_alignment(
 
 
 def kernel_distance(first: AnyKernel, second: AnyKernel, center: str | None = None) -> float:
-    """``1 - cosine`` of one network's kernel at two moments of training: 0 where it only changed its scale.
+    """`1 - cosine` of one network's kernel at two moments of training: 0 where it only changed its scale.
 
     Not centred by default, as in Fort et al. (2020). Two kernels that are zero (after centring) are at distance 0, and one
     that is zero has distance 1 from every other.
@@ -178,9 +178,9 @@ def kernel_velocity(kernels: Sequence[AnyKernel], steps: Sequence[float], center
 
 
 def representation_alignment(kernel: AnyKernel, features: Tensor, center: str | None = "global") -> float:
-    """CKA of a kernel, summed over its outputs, and the kernel ``R R^T`` of a representation ``(examples, ...)``.
+    """CKA of a kernel, summed over its outputs, and the kernel `R R^T` of a representation `(examples, ...)`.
 
-    The sum over outputs comes first and the ``(n, n)`` kernel is centred.
+    The sum over outputs comes first and the `(n, n)` kernel is centred.
     """
     summed = torch.einsum("cncm->nm", kernel_data(kernel))
     rows = features.detach().flatten(1).double().to(summed.device)
@@ -190,12 +190,12 @@ def representation_alignment(kernel: AnyKernel, features: Tensor, center: str | 
 
 
 def unbiased_hsic(first: AnyKernel, second: AnyKernel) -> float:
-    """Unbiased estimate of ``<K_c, L_c> / n^2``, centred per output, from n >= 4 independent examples.
+    """Unbiased estimate of `<K_c, L_c> / n^2`, centred per output, from n >= 4 independent examples.
 
-    The U-statistic over distinct examples ``E[K_ij L_ij] - E[K_ij L_iq] - E[K_ij L_qj] + E[K_ij L_qr]``. With one output this
+    The U-statistic over distinct examples `E[K_ij L_ij] - E[K_ij L_iq] - E[K_ij L_qj] + E[K_ij L_qr]`. With one output this
     is HSIC_1 of Song et al. (2012). With c outputs it is summed over all pairs of outputs (whose blocks are not symmetric), and
     estimates the squared norm of the sum over outputs of the cross-covariances of the two kernels' features.
-    It may be negative. Cost: ``(c n)^2``.
+    It may be negative. Cost: `(c n)^2`.
     """
     one, two = kernel_data(first), kernel_data(second)
     if one.shape != two.shape:
@@ -217,7 +217,7 @@ def unbiased_hsic(first: AnyKernel, second: AnyKernel) -> float:
 
 
 def unbiased_cka(first: AnyKernel, second: AnyKernel) -> float:
-    """CKA from unbiased estimates, ``H(K, L) / sqrt(H(K, K) H(L, L))`` with H of `unbiased_hsic`.
+    """CKA from unbiased estimates, `H(K, L) / sqrt(H(K, K) H(L, L))` with H of `unbiased_hsic`.
 
     Its value does not rise with the width of the features at a fixed number of examples, as that of `cka` does; it may be
     slightly negative. 0 by definition where one of the self-similarities is not positive.
@@ -288,7 +288,7 @@ def _sizes(data: Tensor) -> tuple[int, int]:
 
 
 def _flat(data: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-    """A kernel as ``(c n, c n)`` and features ``(c, n, ...)`` as ``(c n, ...)``, output-major or example-major as it lies."""
+    """A kernel as `(c n, c n)` and features `(c, n, ...)` as `(c n, ...)`, output-major or example-major as it lies."""
     if not data.is_contiguous():
         data, features = data.permute(1, 0, 3, 2), features.transpose(0, 1)
     return data.flatten(2).flatten(0, 1), features.flatten(0, 1)
@@ -302,7 +302,7 @@ def _rounding_of_square(data: Tensor) -> float:
 
 
 def _centred_labels(features: Tensor, center: str | None) -> Tensor:
-    """``(c, n, features)``, centred as the kernel is."""
+    """`(c, n, features)`, centred as the kernel is."""
     if center not in (None, "per_output", "global"):
         raise InputError(f"The argument center must be None, 'per_output' or 'global', not {center!r}.")
     if center is None:

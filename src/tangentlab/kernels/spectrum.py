@@ -32,9 +32,9 @@ class KernelSpectrum:
     first k eigenvalues hold all there is.
 
     Attributes:
-        values: ``(m,)`` float64, descending, not negative.
-        counts: ``(m,)`` float64, how many eigenvalues each value stands for; 1 from a dense kernel.
-        dim: number of rows of the kernel. Counts may add up to more: what lies beyond ``dim`` is zero.
+        values: `(m,)` float64, descending, not negative.
+        counts: `(m,)` float64, how many eigenvalues each value stands for; 1 from a dense kernel.
+        dim: number of rows of the kernel. Counts may add up to more: what lies beyond `dim` is zero.
         leave_one_out: of an estimate, the spectra that it would give without each of its probes in turn.
         matvecs: products with the kernel that were spent.
     """
@@ -77,7 +77,7 @@ class KernelSpectrum:
 
     @property
     def effective_rank(self) -> float:
-        """exp of the entropy of the eigenvalues as a distribution: ``exp(-sum_j p_j log p_j)``, ``p_j = s_j / trace``.
+        """exp of the entropy of the eigenvalues as a distribution: `exp(-sum_j p_j log p_j)`, `p_j = s_j / trace`.
 
         Between 1 and the rank, which it is when all nonzero eigenvalues are equal (Roy and Vetterli 2007).
         """
@@ -86,12 +86,12 @@ class KernelSpectrum:
 
     @property
     def stable_rank(self) -> float:
-        """``trace / max = |Phi|_F^2 / |Phi|_2^2`` for features with ``K = Phi Phi^T``; between 1 and the rank."""
+        """`trace / max = |Phi|_F^2 / |Phi|_2^2` for features with `K = Phi Phi^T`; between 1 and the rank."""
         return self.trace / self.max if self.max > 0 else 0.0
 
     @property
     def participation_ratio(self) -> float:
-        """``trace^2 / sum_j s_j^2``; between 1 and the rank, never above the effective rank."""
+        """`trace^2 / sum_j s_j^2`; between 1 and the rank, never above the effective rank."""
         return 1 / float((self.counts * self._shares().square()).sum()) if self.max > 0 else 0.0
 
     def trace_ratio(self, k: int) -> float:
@@ -112,7 +112,7 @@ class KernelSpectrum:
         return float(self.values[place]) / self.max if self.max > 0 else 0.0
 
     def summary(self, ks: Iterable[int] = PAPER_TRACE_RATIOS) -> dict[str, float]:
-        """All numbers by name: max, mean, median, trace, the three ranks, and ``T_k`` for the given k below the size."""
+        """All numbers by name: max, mean, median, trace, the three ranks, and `T_k` for the given k below the size."""
         names = ("max", "mean", "median", "trace", "effective_rank", "stable_rank", "participation_ratio")
         ratios = {f"T_{k}": self.trace_ratio(k) for k in ks if k < self.dim}
         return {name: getattr(self, name) for name in names} | ratios
@@ -140,12 +140,12 @@ def kernel_spectrum(kernel: AnyKernel, center: str | None = None) -> KernelSpect
     """Spectrum of a dense kernel, decomposed in float64.
 
     Args:
-        kernel: a matrix ``(n, n)``, or a tangent kernel ``(c, n, c, n)``, whose rows are all outputs of all examples.
-        center: None, ``"per_output"`` (the paper's choice for its spectra) or ``"global"``; a plain matrix has one output.
+        kernel: a matrix `(n, n)`, or a tangent kernel `(c, n, c, n)`, whose rows are all outputs of all examples.
+        center: None, `"per_output"` (the paper's choice for its spectra) or `"global"`; a plain matrix has one output.
 
     Returns:
-        A `KernelSpectrum` of all ``c n`` eigenvalues: all zero where centring leaves no more than the rounding of the
-        kernel as it was given. Cost: ``9 (c n)^3``.
+        A `KernelSpectrum` of all `c n` eigenvalues: all zero where centring leaves no more than the rounding of the
+        kernel as it was given. Cost: `9 (c n)^3`.
 
     Raises:
         NumericsError: the kernel has a negative eigenvalue beyond rounding, so it is no kernel.
@@ -166,12 +166,12 @@ def estimate_spectrum(
 ) -> KernelSpectrum:
     """Spectrum of a kernel that is too large to store, from products alone.
 
-    Lanczos finds the ``top`` eigenpairs; the rest, ``(I - V V^T) K (I - V V^T)``, is seen through the Lanczos quadratures of
-    random sign vectors (Ubaru, Chen and Saad 2017). Trace and square norm are unbiased; ``max``, the stable rank's
-    denominator and T_k's numerator up to ``k = top`` are exact to the tolerance of Lanczos; `standard_error` has the rest.
+    Lanczos finds the `top` eigenpairs; the rest, `(I - V V^T) K (I - V V^T)`, is seen through the Lanczos quadratures of
+    random sign vectors (Ubaru, Chen and Saad 2017). Trace and square norm are unbiased; `max`, the stable rank's
+    denominator and T_k's numerator up to `k = top` are exact to the tolerance of Lanczos; `standard_error` has the rest.
 
     Args:
-        kernel: a symmetric matrix on functions that can be multiplied, e.g. ``NTK(..., representation=FMatImplicit)``,
+        kernel: a symmetric matrix on functions that can be multiplied, e.g. `NTK(..., representation=FMatImplicit)`,
             centred or not.
         top: eigenpairs found one by one.
         probes: sign vectors for the rest, at least 2.
@@ -179,7 +179,7 @@ def estimate_spectrum(
         generator: source of randomness.
 
     Returns:
-        A `KernelSpectrum`. Cost: a few ``top`` products and ``probes * steps`` more; memory about ``4 top`` vectors.
+        A `KernelSpectrum`. Cost: a few `top` products and `probes * steps` more; memory about `4 top` vectors.
     """
     if top < 1 or probes < 2:
         raise InputError(f"At least 1 top eigenpair and 2 probes are needed, not top={top} and probes={probes}.")

@@ -1,18 +1,18 @@
 """SuperNat: gradient descent on linear features that are rescaled after every step so as to minimize the step's capacity.
 
 Each iteration (Baratin et al. 2021, figure 5) takes a gradient step in the present features, finds the map A in the class
-``A_nu = sum_j sqrt(nu_j) v_j v_j^T`` that minimizes ``|dw|_A |A^-1 Phi_t^T|_F``, and reparametrizes: ``w <- A^T w``,
-``Phi_t <- A^-1 Phi_t``, which leaves the function as it is. In modes, with ``g_j = u_j^T grad_f L``:
-``nu_j = kappa / |g_j|``, so ``l_j <- l_j |g_j| / kappa`` while singular vectors stay. This is natural gradient in the original
-coordinates with the metric ``A_t A_t^T``, ``A_t = A_0 ... A_t``. Modes in which there is nothing to learn slow down.
+`A_nu = sum_j sqrt(nu_j) v_j v_j^T` that minimizes `|dw|_A |A^-1 Phi_t^T|_F`, and reparametrizes: `w <- A^T w`,
+`Phi_t <- A^-1 Phi_t`, which leaves the function as it is. In modes, with `g_j = u_j^T grad_f L`:
+`nu_j = kappa / |g_j|`, so `l_j <- l_j |g_j| / kappa` while singular vectors stay. This is natural gradient in the original
+coordinates with the metric `A_t A_t^T`, `A_t = A_0 ... A_t`. Modes in which there is nothing to learn slow down.
 
-**The free constants decide.** The paper gives neither the learning rate nor kappa. Write ``l_j <- rate |g_j| l_j``:
+**The free constants decide.** The paper gives neither the learning rate nor kappa. Write `l_j <- rate |g_j| l_j`:
 
-* ``normalization="trace"`` or ``"max"`` chooses the rate anew at every step so that the trace, or the largest eigenvalue, is
+* `normalization="trace"` or `"max"` chooses the rate anew at every step so that the trace, or the largest eigenvalue, is
   kept. Then noise modes are *not* frozen: once the signal's residual falls below theirs, they grow back, and the final error is
   that of gradient descent, although the best error along the way is lower.
-* ``normalization="fixed"`` keeps one rate, and with about ``2 / max_j |g_j|`` at the start all modes slow down for good once
-  their residual is below ``1 / rate``: noise stays frozen. A smaller rate freezes too early, a larger one later or never.
+* `normalization="fixed"` keeps one rate, and with about `2 / max_j |g_j|` at the start all modes slow down for good once
+  their residual is below `1 / rate`: noise stays frozen. A smaller rate freezes too early, a larger one later or never.
 
 The iteration runs in modes: explicit features would overflow as the rescalings accumulate.
 """
@@ -36,9 +36,9 @@ class SuperNatPath:
     """A run, in float64.
 
     Attributes:
-        weights: in the original coordinates, ``(steps + 1, p)``.
-        eigenvalues: of the rescaled features' kernel, ``(steps + 1, r)``, in the order of the original ones.
-        singular_values: of the original features, ``(r,)``, largest first.
+        weights: in the original coordinates, `(steps + 1, p)`.
+        eigenvalues: of the rescaled features' kernel, `(steps + 1, r)`, in the order of the original ones.
+        singular_values: of the original features, `(r,)`, largest first.
         lr: the learning rate that was used.
         rate: the rate of a fixed normalization, else 0.
     """
@@ -50,7 +50,7 @@ class SuperNatPath:
     rate: float
 
     def predictions(self, features: Tensor) -> Tensor:
-        """``<w_t, phi(x)>`` at every step, ``(steps + 1, examples)``."""
+        """`<w_t, phi(x)>` at every step, `(steps + 1, examples)`."""
         return self.weights @ features.double().t()
 
 
@@ -63,23 +63,23 @@ def supernat_descent(
     rate_scale: float = 2.0,
     normalization: Normalization = "fixed",
 ) -> SuperNatPath:
-    """SuperNat on ``L = 1/(2n) |Phi w - y|^2`` from w = 0.
+    """SuperNat on `L = 1/(2n) |Phi w - y|^2` from w = 0.
 
     Args:
-        features: Phi, ``(n, p)``.
-        targets: y, ``(n,)``.
+        features: Phi, `(n, p)`.
+        targets: y, `(n,)`.
         steps: iterations.
-        lr_scale: learning rate in units of ``n / l_1``, at which gradient descent learns the first mode in one step.
+        lr_scale: learning rate in units of `n / l_1`, at which gradient descent learns the first mode in one step.
         rate_scale: with a fixed normalization, the rate (1 / kappa of the module's formulas) in units of
-            ``1 / max_j |g_j|`` at the start.
-        normalization: ``"fixed"``, ``"trace"``, ``"max"`` (see the module), or ``"none"``: no rescaling at all, which is plain
+            `1 / max_j |g_j|` at the start.
+        normalization: `"fixed"`, `"trace"`, `"max"` (see the module), or `"none"`: no rescaling at all, which is plain
             gradient descent.
 
     Returns:
-        A `SuperNatPath`. Cost: one singular value decomposition and ``r p`` per step.
+        A `SuperNatPath`. Cost: one singular value decomposition and `r p` per step.
 
     Raises:
-        NumericsError: the run diverged; a smaller ``lr_scale`` or ``rate_scale`` is the way out.
+        NumericsError: the run diverged; a smaller `lr_scale` or `rate_scale` is the way out.
     """
     if features.ndim != 2 or targets.shape != features.shape[:1] or not targets.numel():
         raise InputError(f"Features (n, p) and targets (n,) are needed, not {features.shape} and {targets.shape}.")
@@ -116,7 +116,7 @@ def supernat_descent(
 
 
 def _rescaled(eigenvalues: Tensor, gradient: Tensor, normalization: Normalization, rate: float) -> Tensor:
-    """``l_j |g_j|`` up to the common factor of the normalization; nothing changes where the gradient vanishes."""
+    """`l_j |g_j|` up to the common factor of the normalization; nothing changes where the gradient vanishes."""
     if normalization == "none":
         return eigenvalues
     moved = eigenvalues * gradient.abs()

@@ -1,6 +1,6 @@
 """Learning algorithms, each twice: as a circuit over stored samples, and as plain code that says what it must compute.
 
-A learner gets T samples ``(x, y)`` and a current input, and answers with a sign. Its circuit is built from the signals of
+A learner gets T samples `(x, y)` and a current input, and answers with a sign. Its circuit is built from the signals of
 the stored signs; its code is the truth that tests and the simpler emulations use.
 """
 
@@ -24,11 +24,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def build(self, circuit: Circuit, samples: Sequence[Sample], inputs: Sequence[Signal]) -> Signal:
-        """The signal of the prediction at ``inputs``."""
+        """The signal of the prediction at `inputs`."""
 
     @abstractmethod
     def predict(self, x: Tensor, y: Tensor, inputs: Tensor) -> Tensor:
-        """Predictions ``(m,)`` at inputs ``(m, n)`` after the samples ``(T, n)``, ``(T,)``; all of -1 and 1."""
+        """Predictions `(m,)` at inputs `(m, n)` after the samples `(T, n)`, `(T,)`; all of -1 and 1."""
 
 
 class Elimination(Algorithm):
@@ -36,7 +36,7 @@ class Elimination(Algorithm):
 
     Row j of the basis begins at coordinate j. A new row v is reduced: where its digit j is 1 it is added to row j of the
     basis, or becomes that row if there is none, which leaves v = 0. A prediction is the last digit of (x, 0) after reduction.
-    Circuit: three gates for each (sample, j, k > j), about ``1.5 T n^2`` of them.
+    Circuit: three gates for each (sample, j, k > j), about `1.5 T n^2` of them.
     """
 
     def build(self, circuit: Circuit, samples: Sequence[Sample], inputs: Sequence[Signal]) -> Signal:
@@ -80,13 +80,13 @@ class Elimination(Algorithm):
 
 
 def _add_product(circuit: Circuit, value: Signal, a: Signal, b: Signal) -> Signal:
-    """``value XOR (a AND b)`` in two gates."""
+    """`value XOR (a AND b)` in two gates."""
     every = circuit.gate([value, a, b], (1, 1, 1), -2)
     return circuit.gate([value, a, b, every], (2, 1, 1, -3), -2)
 
 
 class SparseParity(Algorithm):
-    """The first set of k coordinates whose parity fits all samples; about ``T C(n, k)`` gates. 1 where none fits."""
+    """The first set of k coordinates whose parity fits all samples; about `T C(n, k)` gates. 1 where none fits."""
 
     def __init__(self, k: int) -> None:
         if k < 1:
@@ -169,9 +169,9 @@ def _flipped(signal: Signal, flip: int) -> Signal:
 
 
 class Perceptron(Algorithm):
-    """One pass of the perceptron from w = 0 in its dual form: ``w = sum of y x`` over the samples that were mistakes.
+    """One pass of the perceptron from w = 0 in its dual form: `w = sum of y x` over the samples that were mistakes.
 
-    A sample is a mistake where ``y <w, x> <= 0``; the answer is 1 where ``<w, x> > 0``. About ``2 T^2 n`` gates.
+    A sample is a mistake where `y <w, x> <= 0`; the answer is 1 where `<w, x> > 0`. About `2 T^2 n` gates.
     """
 
     def build(self, circuit: Circuit, samples: Sequence[Sample], inputs: Sequence[Signal]) -> Signal:

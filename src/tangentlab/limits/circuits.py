@@ -57,7 +57,7 @@ class Circuit:
     """A circuit under construction: gates are added, never changed, so that it has no cycles.
 
     Node 0 is the constant 1 and nodes 1 to n are the inputs: the n + 1 roots of a network. A unit computes
-    ``a(sum_e w_e source_e)`` with ``a(z) = (s(z - o) + s(z + o)) / 2`` and ``s(z) = clip(2 z, -1, 1)``: a gate has the offset
+    `a(sum_e w_e source_e)` with `a(z) = (s(z - o) + s(z + o)) / 2` and `s(z) = clip(2 z, -1, 1)`: a gate has the offset
     o = 0 and is flat for |z| >= 1/2; a staircase has o = 1, and a third plateau of height 0 for |z| <= 1/2.
 
     Args:
@@ -123,7 +123,7 @@ class Circuit:
         return Signal(self, len(self._levels) - 1)
 
     def gate(self, signals: Sequence[Signal], weights: Sequence[int], bias: int) -> Signal:
-        """True where ``sum_i w_i signal_i + bias > 0``; weights and bias are whole and their sum is odd."""
+        """True where `sum_i w_i signal_i + bias > 0`; weights and bias are whole and their sum is odd."""
         total = sum(weights) + bias
         if total % 2 != 1:
             raise InputError(
@@ -132,7 +132,7 @@ class Circuit:
         return self._unit(signals, weights, bias)
 
     def threshold(self, signals: Sequence[Signal], at_least: int, weights: Sequence[int] | None = None) -> Signal:
-        """True where the weights (1 each by default) of the true signals add up to ``at_least`` or more."""
+        """True where the weights (1 each by default) of the true signals add up to `at_least` or more."""
         chosen = [1] * len(signals) if weights is None else list(weights)
         return self.gate(signals, chosen, sum(chosen) - 2 * at_least + 1)
 
@@ -188,7 +188,7 @@ class Circuit:
         )
 
     def values(self, bits: Tensor, outputs: Sequence[Signal]) -> Tensor:
-        """What the outputs are at Boolean inputs ``(m, n)``, ``(m, outputs)`` bool: gate by gate in whole numbers.
+        """What the outputs are at Boolean inputs `(m, n)`, `(m, outputs)` bool: gate by gate in whole numbers.
 
         The truth that compiled networks are compared with; for large circuits the network is faster.
         """

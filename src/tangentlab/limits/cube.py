@@ -1,6 +1,6 @@
 """Inputs on the cube {-1, 1}^n: all of them in order, and distributions over them.
 
-Input number k has ``x_i = 1 - 2 b_i`` with ``b_i`` the i-th binary digit of k, the lowest first: number 0 is all ones, and
+Input number k has `x_i = 1 - 2 b_i` with `b_i` the i-th binary digit of k, the lowest first: number 0 is all ones, and
 the true bits of a Boolean function are the coordinates at -1, so that a parity of bits is a product of coordinates.
 """
 
@@ -39,25 +39,25 @@ def check_dimension(n: int) -> None:
 
 
 def inputs_of(codes: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The inputs with the given numbers, ``(m,) -> (m, n)``."""
+    """The inputs with the given numbers, `(m,) -> (m, n)`."""
     return 1 - 2 * (codes[:, None] >> torch.arange(n) & 1).to(dtype)
 
 
 def codes_of(inputs: Tensor) -> Tensor:
-    """The numbers of inputs ``(m, n) -> (m,)``; n up to 62."""
+    """The numbers of inputs `(m, n) -> (m,)`; n up to 62."""
     if inputs.shape[1] > 62:
         raise InputError(f"Inputs are numbered by 64-bit integers, up to n = 62, not {inputs.shape[1]}.")
     return ((inputs < 0).long() << torch.arange(inputs.shape[1])).sum(1)
 
 
 def all_inputs(n: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The whole cube in order, ``(2^n, n)``."""
+    """The whole cube in order, `(2^n, n)`."""
     require_enumerable(n, n * dtype.itemsize, "The table of inputs")
     return inputs_of(torch.arange(1 << n), n, dtype)
 
 
 def input_chunks(n: int, size: int = CHUNK) -> Iterator[Tensor]:
-    """The cube in order, in pieces of at most ``size`` inputs."""
+    """The cube in order, in pieces of at most `size` inputs."""
     for start in range(0, 1 << n, size):
         yield inputs_of(torch.arange(start, min(start + size, 1 << n)), n)
 
@@ -69,10 +69,10 @@ class Inputs(ABC):
 
     @abstractmethod
     def sample(self, count: int, generator: Generator | None = None) -> Tensor:
-        """Independent draws, ``(count, n)`` float32."""
+        """Independent draws, `(count, n)` float32."""
 
     def probabilities(self) -> Tensor:
-        """P_X of every input in order, ``(2^n,)`` float64."""
+        """P_X of every input in order, `(2^n,)` float64."""
         raise InputError(
             f"{type(self).__name__} has no table of probabilities: use an estimate, or give a TableInputs."
         )
@@ -86,7 +86,7 @@ class UniformInputs(Inputs):
         self.n = n
 
     def sample(self, count: int, generator: Generator | None = None) -> Tensor:
-        """``(count, n)``."""
+        """`(count, n)`."""
         return 1 - 2 * torch.randint(2, (count, self.n), generator=generator).float()
 
     def probabilities(self) -> Tensor:
@@ -96,7 +96,7 @@ class UniformInputs(Inputs):
 
 
 class ProductInputs(Inputs):
-    """Independent coordinates with means ``E x_i``, one for all or one for each."""
+    """Independent coordinates with means `E x_i`, one for all or one for each."""
 
     def __init__(self, means: Any, n: int | None = None) -> None:
         values = torch.as_tensor(means, dtype=torch.float64)
@@ -108,12 +108,12 @@ class ProductInputs(Inputs):
         self.n, self.means = len(values), values.clone()
 
     def sample(self, count: int, generator: Generator | None = None) -> Tensor:
-        """``(count, n)``."""
+        """`(count, n)`."""
         uniform = torch.rand(count, self.n, generator=generator, dtype=torch.float64)
         return torch.where(uniform < (1 + self.means) / 2, 1.0, -1.0)
 
     def probabilities(self) -> Tensor:
-        """The product over coordinates of ``(1 + x_i mu_i) / 2``."""
+        """The product over coordinates of `(1 + x_i mu_i) / 2`."""
         require_enumerable(self.n, 16, "The table of probabilities")
         table = torch.ones(1, dtype=torch.float64)
         for mean in self.means:
@@ -122,7 +122,7 @@ class ProductInputs(Inputs):
 
 
 class TableInputs(Inputs):
-    """Any distribution, by the probability of every input in order, ``(2^n,)``."""
+    """Any distribution, by the probability of every input in order, `(2^n,)`."""
 
     def __init__(self, table: Tensor) -> None:
         n = round(math.log2(len(table))) if table.ndim == 1 and len(table) > 1 else 0
@@ -134,7 +134,7 @@ class TableInputs(Inputs):
         self.n, self._table = n, table / table.sum()
 
     def sample(self, count: int, generator: Generator | None = None) -> Tensor:
-        """``(count, n)``."""
+        """`(count, n)`."""
         edges = self._table.cumsum(0)
         draws = torch.rand(count, generator=generator, dtype=torch.float64) * edges[-1]
         codes = torch.searchsorted(edges, draws, right=True)
@@ -146,14 +146,14 @@ class TableInputs(Inputs):
 
 
 class SampledInputs(Inputs):
-    """A distribution that is known through a sampler ``(count, generator) -> (count, n)`` alone."""
+    """A distribution that is known through a sampler `(count, generator) -> (count, n)` alone."""
 
     def __init__(self, n: int, sampler: Callable[[int, Generator | None], Tensor]) -> None:
         check_dimension(n)
         self.n, self._sampler = n, sampler
 
     def sample(self, count: int, generator: Generator | None = None) -> Tensor:
-        """``(count, n)``, checked to be on the cube."""
+        """`(count, n)`, checked to be on the cube."""
         found = self._sampler(count, generator)
         if found.shape != (count, self.n):
             raise InputError(f"The sampler of inputs gave shape {tuple(found.shape)} instead of {(count, self.n)}.")

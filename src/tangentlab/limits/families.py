@@ -1,6 +1,6 @@
 """Families whose label kernel has a closed form: parities, monomials, juntas, halfspaces and majorities.
 
-``K(x, x') = E_F F(x) F(x')`` decides what descent by gradients can learn. Where a family is symmetric under permutations and
+`K(x, x') = E_F F(x) F(x')` decides what descent by gradients can learn. Where a family is symmetric under permutations and
 changes of sign of the coordinates, K is a function of the Hamming distance d alone, and known for every n.
 """
 
@@ -25,18 +25,18 @@ LARGEST_LISTING = 1 << 16
 
 @cache
 def krawtchouk(n: int, k: int, d: int) -> int:
-    """``sum_j (-1)^j C(d, j) C(n - d, k - j)``: the sum of all parities of degree k at an input with d coordinates at -1."""
+    """`sum_j (-1)^j C(d, j) C(n - d, k - j)`: the sum of all parities of degree k at an input with d coordinates at -1."""
     return sum((-1) ** j * math.comb(d, j) * math.comb(n - d, k - j) for j in range(k + 1))
 
 
 def products(masks: Tensor) -> Functions:
-    """The parities ``prod_{i in S} x_i`` of sets S given as ``(count, n)``, True inside."""
+    """The parities `prod_{i in S} x_i` of sets S given as `(count, n)`, True inside."""
     chosen = masks.float()
     return Functions(masks.shape[1], len(masks), lambda x: 1 - 2 * torch.remainder(chosen @ (x < 0).float().t(), 2))
 
 
 class Parities(Family):
-    """``prod_{i in S} x_i`` with S uniform over all subsets. ``CP = lambda_max = 2^-n``."""
+    """`prod_{i in S} x_i` with S uniform over all subsets. `CP = lambda_max = 2^-n`."""
 
     def __init__(self, n: int) -> None:
         check_dimension(n)
@@ -69,7 +69,7 @@ class Parities(Family):
 
 
 class Monomials(Family):
-    """``prod_{i in S} x_i`` with S uniform over the sets of k elements. ``CP = lambda_max = 1 / C(n, k)``."""
+    """`prod_{i in S} x_i` with S uniform over the sets of k elements. `CP = lambda_max = 1 / C(n, k)`."""
 
     def __init__(self, n: int, k: int) -> None:
         check_dimension(n)
@@ -108,7 +108,7 @@ class Monomials(Family):
 
 
 class Juntas(Family):
-    """A uniformly random table of k coordinates, which are a uniform subset: ``K = C(n - d, k) / C(n, k)``."""
+    """A uniformly random table of k coordinates, which are a uniform subset: `K = C(n - d, k) / C(n, k)`."""
 
     def __init__(self, n: int, k: int) -> None:
         check_dimension(n)
@@ -140,7 +140,7 @@ class Juntas(Family):
 
 
 class Halfspaces(Family):
-    """``sign <w, x>`` with standard normal weights: ``K = 1 - (2 / pi) arccos(1 - 2 d / n)``."""
+    """`sign <w, x>` with standard normal weights: `K = 1 - (2 / pi) arccos(1 - 2 d / n)`."""
 
     def __init__(self, n: int) -> None:
         check_dimension(n)
@@ -233,7 +233,7 @@ def _majorities(masks: Tensor) -> Functions:
 
 @cache
 def _majority_correlation(common: int, first: int, second: int) -> Fraction:
-    """``E sign(I + U) sign(I + V)`` for sums of so many fair signs."""
+    """`E sign(I + U) sign(I + V)` for sums of so many fair signs."""
     total = Fraction(0)
     for j in range(common + 1):
         shift = common - 2 * j
@@ -243,7 +243,7 @@ def _majority_correlation(common: int, first: int, second: int) -> Fraction:
 
 @cache
 def _vote(shift: int, voters: int) -> Fraction:
-    """``E sign(shift + U)`` with U a sum of fair signs; never a tie when the sum is odd."""
+    """`E sign(shift + U)` with U a sum of fair signs; never a tie when the sum is odd."""
     ahead = sum(
         math.comb(voters, j) * (1 if shift + voters > 2 * j else -1 if shift + voters < 2 * j else 0)
         for j in range(voters + 1)
@@ -252,7 +252,7 @@ def _vote(shift: int, voters: int) -> Fraction:
 
 
 def random_subsets(count: int, n: int, k: int, generator: Generator | None) -> Tensor:
-    """Uniform subsets of k places out of n, ``(count, k)`` int64, in random order."""
+    """Uniform subsets of k places out of n, `(count, k)` int64, in random order."""
     return torch.rand(count, n, generator=generator).argsort(1)[:, :k]
 
 

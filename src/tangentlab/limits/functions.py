@@ -19,12 +19,12 @@ Number = float | Fraction
 
 @dataclass(frozen=True)
 class Functions:
-    """``count`` functions of n signs.
+    """`count` functions of n signs.
 
     Attributes:
         n: number of coordinates.
         count: number of functions.
-        rule: values at inputs, ``(m, n) -> (count, m)``, of -1 and 1.
+        rule: values at inputs, `(m, n) -> (count, m)`, of -1 and 1.
     """
 
     n: int
@@ -32,7 +32,7 @@ class Functions:
     rule: Callable[[Tensor], Tensor]
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Values ``(count, m)``, int8, checked to be -1 or 1."""
+        """Values `(count, m)`, int8, checked to be -1 or 1."""
         if inputs.ndim != 2 or inputs.shape[1] != self.n:
             raise InputError(f"Inputs are (m, {self.n}), got shape {tuple(inputs.shape)}.")
         values = self.rule(inputs)
@@ -44,13 +44,13 @@ class Functions:
         return require_signs(values, "A function").to(torch.int8)
 
     def labels(self, inputs: Tensor) -> Tensor:
-        """Values ``(m,)`` of a single function, float32."""
+        """Values `(m,)` of a single function, float32."""
         if self.count != 1:
             raise InputError(f"Labels are those of one function; here are {self.count}: draw one with sample(1).")
         return self(inputs)[0].float()
 
     def table(self) -> Tensor:
-        """Values at all inputs in order, ``(count, 2^n)`` int8."""
+        """Values at all inputs in order, `(count, 2^n)` int8."""
         require_enumerable(self.n, 2 * self.count, f"The table of {self.count} functions")
         return torch.cat([self(chunk) for chunk in input_chunks(self.n)], 1)
 
@@ -73,24 +73,24 @@ class Family(ABC):
         return None
 
     def members(self) -> tuple[Functions, Tensor]:
-        """All functions of the family and their probabilities, ``(count,)`` float64."""
+        """All functions of the family and their probabilities, `(count,)` float64."""
         raise InputError(f"{self!r} cannot be listed: sample from it.")
 
     def kernel_by_distance(self) -> Sequence[Number] | None:
-        """``K(x, x') = E_F F(x) F(x')`` at Hamming distance 0 to n, where it depends on nothing else."""
+        """`K(x, x') = E_F F(x) F(x')` at Hamming distance 0 to n, where it depends on nothing else."""
         return None
 
     def mean_by_weight(self) -> Sequence[Number] | None:
-        """``E_F F(x)`` for x with 0 to n coordinates at -1, where it depends on nothing else."""
+        """`E_F F(x)` for x with 0 to n coordinates at -1, where it depends on nothing else."""
         return None
 
     def exact_predictability(self) -> Number | None:
-        """``E (E_X F(X) F'(X))^2`` over two independent draws, where it has a closed form of its own."""
+        """`E (E_X F(X) F'(X))^2` over two independent draws, where it has a closed form of its own."""
         return None
 
 
 class TableFamily(Family):
-    """Given functions: values at all inputs ``(count, 2^n)``, with equal or given probabilities ``(count,)``."""
+    """Given functions: values at all inputs `(count, 2^n)`, with equal or given probabilities `(count,)`."""
 
     def __init__(self, tables: Tensor, probabilities: Tensor | None = None) -> None:
         if tables.ndim != 2 or tables.shape[1] < 2 or tables.shape[1].bit_count() != 1 or not len(tables):
@@ -127,7 +127,7 @@ class TableFamily(Family):
 
 
 class CallableFamily(Family):
-    """A family of one's own: ``draw(generator)`` returns one function ``(m, n) -> (m,)`` of -1 and 1."""
+    """A family of one's own: `draw(generator)` returns one function `(m, n) -> (m,)` of -1 and 1."""
 
     def __init__(self, n: int, draw: Callable[[Generator | None], Callable[[Tensor], Tensor]]) -> None:
         check_dimension(n)
@@ -137,7 +137,7 @@ class CallableFamily(Family):
         return f"CallableFamily(n={self.n})"
 
     def sample(self, count: int, generator: Generator | None = None) -> Functions:
-        """One call of ``draw`` for each."""
+        """One call of `draw` for each."""
         drawn = [self._draw(generator) for _ in range(count)]
         return Functions(self.n, count, lambda x: torch.stack([function(x) for function in drawn]))
 

@@ -23,10 +23,10 @@ class Growth:
     Attributes:
         sizes: the n, increasing.
         values: CP at each.
-        exponents: ``-d log CP / d log n`` between neighbours: bounded for a polynomial, growing without end otherwise.
-        power: exponent a of the fit ``CP = c n^-a``.
-        rate: rate b of the fit ``CP = c exp(-b n)``.
-        power_error: root mean square of the residuals of ``log CP`` in the first fit.
+        exponents: `-d log CP / d log n` between neighbours: bounded for a polynomial, growing without end otherwise.
+        power: exponent a of the fit `CP = c n^-a`.
+        rate: rate b of the fit `CP = c exp(-b n)`.
+        power_error: root mean square of the residuals of `log CP` in the first fit.
         rate_error: and in the second.
         evidence: Akaike's criterion of the first fit minus that of the second: positive speaks for an exponential.
     """
@@ -42,7 +42,7 @@ class Growth:
 
     @property
     def verdict(self) -> str:
-        """``"polynomial"``, ``"super-polynomial"`` or ``"undecided"``: the better fit, if the exponents agree with it.
+        """`"polynomial"`, `"super-polynomial"` or `"undecided"`: the better fit, if the exponents agree with it.
 
         The exponents of a polynomial do not grow from the first half of the range to the second; those of faster decays do.
         No finite range of n proves either.
@@ -65,7 +65,7 @@ class Growth:
 
 
 def predictability_growth(family: Callable[[int], Family], sizes: Iterable[int]) -> Growth:
-    """CP of ``family(n)`` under uniform inputs for every n, with the evidence for a polynomial or a faster decay."""
+    """CP of `family(n)` under uniform inputs for every n, with the evidence for a polynomial or a faster decay."""
     chosen = sorted(set(sizes))
     return growth_of(chosen, [cross_predictability(family(n), spectrum=False).value for n in chosen])
 

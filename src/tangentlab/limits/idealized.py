@@ -34,11 +34,11 @@ class _Stored(nn.Module):
         self.cells = nn.Parameter(torch.zeros(samples, n + 1, dtype=dtype))
 
     def memory(self) -> Tensor:
-        """The stored weights, ``(T, n + 1)``."""
+        """The stored weights, `(T, n + 1)`."""
         return self.cells.detach()
 
     def _controls(self, inputs: Tensor, filled: Tensor) -> Tensor:
-        """c of every block, ``(m, T, n + 1)``: (1, x) up to the first empty block, 0 beyond."""
+        """c of every block, `(m, T, n + 1)`: (1, x) up to the first empty block, 0 beyond."""
         active = torch.cat([filled.new_ones(1), filled[:-1]]).cumprod(0)
         source = torch.cat([inputs.new_ones(len(inputs), 1), inputs], 1)
         return source[:, None] * active[:, None].to(source)
@@ -54,12 +54,12 @@ class _Stored(nn.Module):
 class SharedMemoryNetwork(_Stored):
     """Tier 1: the weights are memory, read as signs with a dead zone |w| <= 1/2; the readout is ideal.
 
-    ``df/dw = c / gamma`` in the first empty block and 0 elsewhere, whatever f is: all that is left of a network is that a
+    `df/dw = c / gamma` in the first empty block and 0 elsewhere, whatever f is: all that is left of a network is that a
     step of SGD writes y c.
     """
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs ``(m,)``."""
+        """Outputs `(m,)`."""
         x = inputs.to(self.cells.dtype)
         with torch.no_grad():
             signs = torch.where(self.cells.abs() > 0.5, self.cells.sign(), 0.0)
@@ -72,7 +72,7 @@ class SharedMemoryNetwork(_Stored):
 class MemoryEdgeNetwork(_Stored):
     """Tier 2: memory edges and output edges are real, with all their gradients; the gates around them are exact functions.
 
-    ``f = sum kappa r - kappa r' + head``, r = s(w c) the cells, r' their staircase copies, as in `EmulatingNetwork`.
+    `f = sum kappa r - kappa r' + head`, r = s(w c) the cells, r' their staircase copies, as in `EmulatingNetwork`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class MemoryEdgeNetwork(_Stored):
         self.head = nn.Parameter(torch.ones((), dtype=dtype))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs ``(m,)``."""
+        """Outputs `(m,)`."""
         x = inputs.to(self.cells.dtype)
         with torch.no_grad():
             filled = ((2 * self.cells[:, 0]).abs() > 0.5).to(x)

@@ -6,14 +6,14 @@ F. So
 
     P(sign f(X) = F(X)) <= baseline + E_F TV(weights after F, weights after junk)
 
-with ``baseline = 1/2 + E_X |E_F F(X)| / 2`` the accuracy without data. Four bounds of the second term, with gamma the rate
+with `baseline = 1/2 + E_X |E_F F(X)| / 2` the accuracy without data. Four bounds of the second term, with gamma the rate
 and sigma the noise, gradients along the junk trajectory and their mean over trajectories:
 
-* slide: ``(1 / sigma) sum_t gamma sqrt(E |grad_t|^2) CP^(1/4)`` (Abbe and Sandon 2019, the junk flow times CP^(1/4));
-* halved: with ``1 / (2 sigma)``, which is what their proof gives;
-* sharp: ``(1 / (2 sigma)) sum_t gamma sqrt(lambda_max E |g_t|^2)``, lambda_max of the label kernel and g the part of the
+* slide: `(1 / sigma) sum_t gamma sqrt(E |grad_t|^2) CP^(1/4)` (Abbe and Sandon 2019, the junk flow times CP^(1/4));
+* halved: with `1 / (2 sigma)`, which is what their proof gives;
+* sharp: `(1 / (2 sigma)) sum_t gamma sqrt(lambda_max E |g_t|^2)`, lambda_max of the label kernel and g the part of the
   gradient that changes sign with the label;
-* chained: ``(1 / (2 sigma)) sqrt(sum_t gamma^2 lambda_max E |g_t|^2)``: the divergences of the steps are added before the
+* chained: `(1 / (2 sigma)) sqrt(sum_t gamma^2 lambda_max E |g_t|^2)`: the divergences of the steps are added before the
   root is taken (the chain rule of KL, then Pinsker once), not after it. About sqrt(T) below the sharp one.
 """
 
@@ -49,8 +49,8 @@ class JunkFlow:
     """Gradients along trajectories on junk labels.
 
     Attributes:
-        gradients: ``gamma_t sqrt(E |grad_t|^2)`` for every trajectory and step, ``(trajectories, T)``.
-        signals: ``gamma_t sqrt(E |g_t|^2)``, ``(trajectories, T)``.
+        gradients: `gamma_t sqrt(E |grad_t|^2)` for every trajectory and step, `(trajectories, T)`.
+        signals: `gamma_t sqrt(E |g_t|^2)`, `(trajectories, T)`.
         noise: sigma.
         exact: whether the means are over P_X itself.
     """
@@ -66,7 +66,7 @@ class JunkFlow:
         return float(self.gradients.sum(1).mean())
 
     def terms(self, predictability: CrossPredictability) -> dict[str, Tensor]:
-        """The bounds of the distance, of every trajectory by itself, ``(trajectories,)`` each."""
+        """The bounds of the distance, of every trajectory by itself, `(trajectories,)` each."""
         fourth, root = max(predictability.upper, 0.0) ** 0.25, math.sqrt(predictability.largest)
         flow = self.gradients.sum(1) / self.noise
         return {
@@ -164,7 +164,7 @@ def gradient_bound(
     predictability: CrossPredictability | None = None,
     generator: Generator | None = None,
 ) -> GradientBound:
-    """Bounds of the accuracy of noisy population gradient descent on a random function of ``family``, in four forms.
+    """Bounds of the accuracy of noisy population gradient descent on a random function of `family`, in four forms.
 
     Args:
         model: the network at its start, any; it is left as it is.

@@ -37,7 +37,7 @@ class Learner(ABC):
 
     @abstractmethod
     def learn(self, function: Functions, inputs: Inputs, generator: Generator | None = None) -> Predictor:
-        """Outputs whose signs are predictions, ``(m, n) -> (m,)``."""
+        """Outputs whose signs are predictions, `(m, n) -> (m,)`."""
 
 
 def relu_network(width: int = 32) -> MakeModel:
@@ -56,10 +56,10 @@ class Descent(Learner):
         batch: fresh samples per step; None for the gradient of the whole population.
         noise: sigma, Gaussian noise on every weight after every step.
         sign: steps along the signs of the gradient.
-        bits: gradient entries are clipped to ``[-reach, reach]`` and rounded to multiples of ``reach / 2^(bits - 1)``.
+        bits: gradient entries are clipped to `[-reach, reach]` and rounded to multiples of `reach / 2^(bits - 1)`.
         reach: largest entry of a gradient that `bits` keeps.
         coordinates: only so many weights, those with the largest gradients, are updated in each step.
-        weight_bits: weights are rounded to multiples of ``2^-weight_bits`` after every step.
+        weight_bits: weights are rounded to multiples of `2^-weight_bits` after every step.
         jitter: Gaussian noise on the initial weights.
         loss: elementwise.
         draws: samples that stand for a population with n above 16.
@@ -214,7 +214,7 @@ def compare_learners(
     """The accuracies of learners on the same random functions of a family.
 
     Every learner sees every function with random streams of its own, networks included. Accuracies are over all inputs up to
-    n = 16, else over ``test_draws`` new ones; an output of 0 counts 1/2.
+    n = 16, else over `test_draws` new ones; an output of 0 counts 1/2.
     """
     if functions < 1 or not learners:
         raise InputError("A comparison needs at least one function and one learner.")

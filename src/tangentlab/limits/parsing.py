@@ -3,7 +3,7 @@
     carry = (a & b) | (c & (a ^ b))
     sum = a ^ b ^ c
 
-``and``, ``or`` and ``not`` are allowed for ``&``, ``|`` and ``~``, and ``threshold(k, a, b, ...)`` is true where k or more
+`and`, `or` and `not` are allowed for `&`, `|` and `~`, and `threshold(k, a, b, ...)` is true where k or more
 are.
 """
 
@@ -20,7 +20,7 @@ def parse_circuit(text: str, inputs: Sequence[str] | None = None) -> tuple[Circu
     """The circuit and its signals by name.
 
     Args:
-        text: lines ``name = expression``; empty lines and comments with # are skipped.
+        text: lines `name = expression`; empty lines and comments with # are skipped.
         inputs: names of the inputs in order; by default all names that no line defines, in order of appearance.
 
     Raises:

@@ -18,7 +18,7 @@ from tangentlab.limits.wiring import Wiring
 class PlateauNetwork(nn.Module):
     """A weighted graph without cycles: n + 1 roots, plateau units, linear outputs.
 
-    Its one parameter ``weight`` holds one number for every edge. Units are flat at the operating points of a circuit, so that
+    Its one parameter `weight` holds one number for every edge. Units are flat at the operating points of a circuit, so that
     their edges have no gradient at all, and small changes of their weights change no value.
 
     Args:
@@ -44,7 +44,7 @@ class PlateauNetwork(nn.Module):
         return {"inputs": wiring.n, "gates": units, "edges": len(self.weight), "levels": len(wiring.levels)}
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs at ``(m, n)``: ``(m,)`` of a network with one output, else ``(m, outputs)``. Cost: ``2 m edges``."""
+        """Outputs at `(m, n)`: `(m,)` of a network with one output, else `(m, outputs)`. Cost: `2 m edges`."""
         wiring = self.wiring
         if inputs.ndim != 2 or inputs.shape[1] != wiring.n:
             raise InputError(f"Inputs of this network are (m, {wiring.n}), got shape {tuple(inputs.shape)}.")

@@ -22,12 +22,12 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def squared_loss(outputs: Tensor, labels: Tensor) -> Tensor:
-    """``(f - y)^2 / 2`` of every example."""
+    """`(f - y)^2 / 2` of every example."""
     return (outputs - labels).square() / 2
 
 
 def logistic_loss(outputs: Tensor, labels: Tensor) -> Tensor:
-    """``log(1 + exp(-y f))`` of every example."""
+    """`log(1 + exp(-y f))` of every example."""
     return nn.functional.softplus(-labels * outputs)
 
 
@@ -36,8 +36,8 @@ class Population:
     """Inputs that stand for P_X, with their probabilities.
 
     Attributes:
-        inputs: ``(m, n)``, all inputs of the cube or a sample.
-        weights: ``(m,)``, adding up to 1.
+        inputs: `(m, n)`, all inputs of the cube or a sample.
+        weights: `(m,)`, adding up to 1.
         exact: whether means are those of P_X itself.
     """
 
@@ -49,7 +49,7 @@ class Population:
     def of(
         cls, n: int, inputs: Inputs | None = None, *, draws: int | None = None, generator: Generator | None = None
     ) -> Population:
-        """All 2^n inputs, or ``draws`` of them.
+        """All 2^n inputs, or `draws` of them.
 
         Raises:
             InputError: n is above 16 and no number of draws is given, or P_X has no table of probabilities.
@@ -89,7 +89,7 @@ def as_parameters(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def scalar_outputs(model: nn.Module, inputs: Tensor) -> Tensor:
-    """The outputs ``(m,)`` of a model with one output, in the type of its parameters."""
+    """The outputs `(m,)` of a model with one output, in the type of its parameters."""
     outputs = model(as_parameters(model, inputs))
     if outputs.numel() != len(inputs) or outputs.shape[:1] != inputs.shape[:1]:
         raise ModelError(
@@ -103,12 +103,12 @@ def scalar_outputs(model: nn.Module, inputs: Tensor) -> Tensor:
 def population_gradient(
     model: nn.Module, population: Population, labels: Tensor | None, loss: Loss = squared_loss
 ) -> list[Tensor]:
-    """``E_X grad L(f(X), F(X))`` for every trainable parameter; with ``labels=None`` that of junk, Y a fair coin.
+    """`E_X grad L(f(X), F(X))` for every trainable parameter; with `labels=None` that of junk, Y a fair coin.
 
     Args:
         model: any network with one output.
         population: inputs and probabilities.
-        labels: F at the inputs of the population, ``(m,)``.
+        labels: F at the inputs of the population, `(m,)`.
         loss: elementwise.
     """
     require_module(model)
@@ -123,11 +123,11 @@ def population_gradient(
 
 
 def gradient_norms(model: nn.Module, population: Population, loss: Loss = squared_loss) -> tuple[float, float]:
-    """``sqrt E |grad L|^2`` on junk, and ``sqrt E |g|^2`` of the part of the gradient that sees labels.
+    """`sqrt E |grad L|^2` on junk, and `sqrt E |g|^2` of the part of the gradient that sees labels.
 
-    ``g = (grad L(., 1) - grad L(., -1)) / 2``.
+    `g = (grad L(., 1) - grad L(., -1)) / 2`.
 
-    Both are means of ``|df/dw|^2`` with weights from the loss; for the squared loss g is the gradient of f itself.
+    Both are means of `|df/dw|^2` with weights from the loss; for the squared loss g is the gradient of f itself.
     """
     junk = signal = 0.0
     for x, w, _ in population.pieces():
@@ -167,7 +167,7 @@ def _coin(outputs: Tensor, loss: Loss) -> tuple[Tensor, tuple[Tensor, Tensor]]:
 def noisy_step(
     model: nn.Module, gradient: list[Tensor], rate: float, noise: float = 0.0, generator: Generator | None = None
 ) -> None:
-    """``W <- W - gamma gradient + sigma Z`` on the trainable parameters."""
+    """`W <- W - gamma gradient + sigma Z` on the trainable parameters."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     for parameter, direction in zip(parameters, gradient, strict=True):
         parameter.sub_(direction, alpha=rate)

@@ -1,7 +1,7 @@
 """Cross-predictability: how well two random functions of a family predict each other, exactly or from samples.
 
-``CP(P_X, P_F) = E_{F, F'} (E_X F(X) F'(X))^2`` is the sum of the squared eigenvalues of the label kernel
-``K(x, x') = E_F F(x) F(x')`` as an operator on L2(P_X), whose trace is 1. So 1 / CP is its effective rank
+`CP(P_X, P_F) = E_{F, F'} (E_X F(X) F'(X))^2` is the sum of the squared eigenvalues of the label kernel
+`K(x, x') = E_F F(x) F(x')` as an operator on L2(P_X), whose trace is 1. So 1 / CP is its effective rank
 (`KernelSpectrum.participation_ratio`), and its largest eigenvalue is at most sqrt(CP).
 """
 
@@ -34,7 +34,7 @@ class CrossPredictability:
         value: CP, or its unbiased estimate (which may be negative when CP is small).
         lower: lower end of a confidence interval, or CP itself.
         upper: upper end.
-        how: ``"closed form"``, ``"all functions"`` or ``"estimate"``.
+        how: `"closed form"`, `"all functions"` or `"estimate"`.
         spectrum: eigenvalues of the label kernel; None where only CP is known.
     """
 
@@ -99,7 +99,7 @@ def _closed_form(family: Family, inputs: Inputs) -> float | None:
 
 
 def _mean_over_distances(n: int, values: Sequence[Number]) -> float:
-    """``2^-n sum_d C(n, d) v_d``, exact for fractions."""
+    """`2^-n sum_d C(n, d) v_d`, exact for fractions."""
     return float(sum((math.comb(n, d) * value for d, value in enumerate(values)), Fraction(0)) / (1 << n))
 
 
@@ -114,8 +114,8 @@ def _spectrum_at_hand(family: Family, inputs: Inputs) -> KernelSpectrum | None:
 def label_spectrum(family: Family, inputs: Inputs | None = None) -> KernelSpectrum:
     """Eigenvalues of the label kernel K as an operator on L2(P_X), with their multiplicities; they add up to 1.
 
-    A kernel of the Hamming distance has the parities of degree j as eigenfunctions, ``C(n, j)`` of them with eigenvalue
-    ``2^-n sum_d K(d) kappa_d(j)``, kappa the Krawtchouk polynomials: any n. Otherwise from the correlations of all
+    A kernel of the Hamming distance has the parities of degree j as eigenfunctions, `C(n, j)` of them with eigenvalue
+    `2^-n sum_d K(d) kappa_d(j)`, kappa the Krawtchouk polynomials: any n. Otherwise from the correlations of all
     functions of the family.
     """
     chosen = chosen_inputs(family.n, inputs)
@@ -134,9 +134,9 @@ def label_spectrum(family: Family, inputs: Inputs | None = None) -> KernelSpectr
 
 
 def correlations(functions: Functions, inputs: Inputs | None = None) -> Tensor:
-    """``E_X F_a(X) F_b(X)`` of all pairs over all inputs, ``(count, count)`` float64.
+    """`E_X F_a(X) F_b(X)` of all pairs over all inputs, `(count, count)` float64.
 
-    One product of tables, piece by piece: exact under uniform inputs. Cost: ``2^n count^2``.
+    One product of tables, piece by piece: exact under uniform inputs. Cost: `2^n count^2`.
     """
     chosen = chosen_inputs(functions.n, inputs)
     uniform = isinstance(chosen, UniformInputs)
@@ -158,7 +158,7 @@ def correlations(functions: Functions, inputs: Inputs | None = None) -> Tensor:
 
 
 def table_correlations(tables: Tensor) -> Tensor:
-    """`correlations` of given tables ``(count, 2^n)`` under uniform inputs, in one product."""
+    """`correlations` of given tables `(count, 2^n)` under uniform inputs, in one product."""
     require_memory(4 * tables.numel(), f"Tables of shape {tuple(tables.shape)} in float32", "Use fewer tables.")
     gram = torch.zeros(len(tables), len(tables), dtype=torch.float64)
     for piece in tables.split(1 << 20, 1):
@@ -168,7 +168,7 @@ def table_correlations(tables: Tensor) -> Tensor:
 
 
 def sampled_predictability(predictability: float, draws: int) -> float:
-    """``E CP_m = 1 / m + (1 - 1 / m) CP`` when X is one of m independent draws: what a batch of m adds to a population."""
+    """`E CP_m = 1 / m + (1 - 1 / m) CP` when X is one of m independent draws: what a batch of m adds to a population."""
     if draws < 1:
         raise InputError(f"A sample has at least one draw, not {draws}.")
     return 1 / draws + (1 - 1 / draws) * predictability
@@ -184,7 +184,7 @@ def estimate_cross_predictability(
     confidence: float = 0.95,
     generator: Generator | None = None,
 ) -> CrossPredictability:
-    """CP without bias from samples: the mean of ``(m r^2 - 1) / (m - 1)``, r the mean of F F' over m draws of X.
+    """CP without bias from samples: the mean of `(m r^2 - 1) / (m - 1)`, r the mean of F F' over m draws of X.
 
     Args:
         family: P_F.
@@ -196,8 +196,8 @@ def estimate_cross_predictability(
         generator: source of randomness.
 
     Returns:
-        A `CrossPredictability`; its interval is as wide as about ``1 / (m sqrt(blocks pairs))``, so that a CP far below shows
-        as an upper end only. Cost: ``2 blocks pairs draws`` values.
+        A `CrossPredictability`; its interval is as wide as about `1 / (m sqrt(blocks pairs))`, so that a CP far below shows
+        as an upper end only. Cost: `2 blocks pairs draws` values.
     """
     if blocks < 2 or pairs < 1 or draws < 2 or not 0 < confidence < 1:
         raise InputError("An estimate needs at least 2 blocks, 1 pair, 2 draws and a confidence between 0 and 1.")
@@ -222,10 +222,10 @@ def _interval(values: Tensor, confidence: float) -> tuple[float, float, float]:
 def data_free_accuracy(
     family: Family, inputs: Inputs | None = None, *, functions: int = 2048, generator: Generator | None = None
 ) -> float:
-    """``1/2 + E_X |E_F F(X)| / 2``: what the best guess scores that has seen no data; 1/2 only where labels are fair coins.
+    """`1/2 + E_X |E_F F(X)| / 2`: what the best guess scores that has seen no data; 1/2 only where labels are fair coins.
 
-    At most ``1/2 + CP^(1/4) / 2``. Exact by symmetry or over all functions of the family; where neither is at hand, from
-    ``functions`` draws over all inputs, or 4096 of them, and then too large by about ``1 / (2 sqrt(functions))``.
+    At most `1/2 + CP^(1/4) / 2`. Exact by symmetry or over all functions of the family; where neither is at hand, from
+    `functions` draws over all inputs, or 4096 of them, and then too large by about `1 / (2 sqrt(functions))`.
     """
     chosen = chosen_inputs(family.n, inputs)
     means = family.mean_by_weight() if isinstance(chosen, UniformInputs) else None

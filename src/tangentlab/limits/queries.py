@@ -18,13 +18,13 @@ Query = Callable[[Tensor, Tensor], Tensor]
 
 
 class QueryOracle:
-    """STAT(tau): answers ``E phi(X, F(X))`` for any phi in [-1, 1], up to a tolerance.
+    """STAT(tau): answers `E phi(X, F(X))` for any phi in [-1, 1], up to a tolerance.
 
     Args:
         population: inputs and their probabilities.
-        labels: F at the inputs of the population, ``(m,)``.
+        labels: F at the inputs of the population, `(m,)`.
         tolerance: tau.
-        answers: ``"honest"``: the mean itself; ``"noise"``: moved uniformly within the tolerance; ``"adversarial"``: the
+        answers: `"honest"`: the mean itself; `"noise"`: moved uniformly within the tolerance; `"adversarial"`: the
             answer that junk labels would give wherever the tolerance allows it, else as close to that as allowed.
         generator: source of the noise.
 
@@ -50,7 +50,7 @@ class QueryOracle:
         self.asked = self.revealing = 0
 
     def __call__(self, query: Query) -> Tensor:
-        """The answer to one query, or to k of them asked at once: a scalar, or ``(k,)``."""
+        """The answer to one query, or to k of them asked at once: a scalar, or `(k,)`."""
         x, w = self.population.inputs, self.population.weights
         up, down = self._values(query, x, torch.ones_like(w)), self._values(query, x, -torch.ones_like(w))
         positive = (self.labels > 0).view(-1, *([1] * (up.ndim - 1)))
@@ -58,7 +58,7 @@ class QueryOracle:
         return self.answer(truth, torch.tensordot(w.double(), (up + down) / 2, 1))
 
     def answer(self, truth: Tensor, junk: Tensor) -> Tensor:
-        """What is told instead of the means ``truth``, given those on junk labels."""
+        """What is told instead of the means `truth`, given those on junk labels."""
         self.asked += truth.numel()
         if self.answers == "honest":
             return truth
@@ -78,10 +78,10 @@ class QueryOracle:
 
 
 def query_bound(queries: int, tolerance: float, largest: float, baseline: float = 0.5) -> float:
-    """The largest accuracy after q adversarial queries: ``baseline + q lambda_max / tau^2``, at most 1.
+    """The largest accuracy after q adversarial queries: `baseline + q lambda_max / tau^2`, at most 1.
 
-    A query separates F from junk by ``E_X g(X) F(X)``, whose square has mean at most ``lambda_max E g^2`` over F; so at
-    most a share ``lambda_max / tau^2`` of the functions is told apart by each (Chebyshev), and on the others the learner
+    A query separates F from junk by `E_X g(X) F(X)`, whose square has mean at most `lambda_max E g^2` over F; so at
+    most a share `lambda_max / tau^2` of the functions is told apart by each (Chebyshev), and on the others the learner
     has seen junk answers.
 
     Args:
@@ -96,7 +96,7 @@ def query_bound(queries: int, tolerance: float, largest: float, baseline: float 
 
 
 def queries_needed(accuracy: float, tolerance: float, largest: float, baseline: float = 0.5) -> float:
-    """Fewest queries with which `query_bound` allows an accuracy: ``(accuracy - baseline) tau^2 / lambda_max``."""
+    """Fewest queries with which `query_bound` allows an accuracy: `(accuracy - baseline) tau^2 / lambda_max`."""
     return max(0.0, accuracy - baseline) * tolerance**2 / largest if largest > 0 else math.inf
 
 
@@ -106,9 +106,9 @@ def sq_dimension(correlations: Tensor) -> int:
     Greedy, for every threshold: functions are taken in order while they are uncorrelated enough with those taken before.
 
     Args:
-        correlations: ``E_X F_a(X) F_b(X)``, ``(count, count)``, from `correlations`.
+        correlations: `E_X F_a(X) F_b(X)`, `(count, count)`, from `correlations`.
 
-    Cost: ``count^2`` for each of up to ``log2(count) + 1`` thresholds, and a few more around the best.
+    Cost: `count^2` for each of up to `log2(count) + 1` thresholds, and a few more around the best.
     """
     if correlations.ndim != 2 or correlations.shape[0] != correlations.shape[1] or not len(correlations):
         raise InputError(f"Correlations are a square matrix, got shape {tuple(correlations.shape)}.")
@@ -128,7 +128,7 @@ def sq_dimension(correlations: Tensor) -> int:
 
 
 def _uncorrelated(correlation: Tensor, limit: float, enough: int) -> int:
-    """How many functions, up to ``enough``, a greedy choice finds with pairwise correlations within the limit."""
+    """How many functions, up to `enough`, a greedy choice finds with pairwise correlations within the limit."""
     free = torch.ones(len(correlation), dtype=torch.bool)
     taken = 0
     for k in range(len(correlation)):

@@ -16,10 +16,10 @@ from tangentlab.limits.functions import Family, Functions, Number, listed
 
 
 class DNFs(Family):
-    """An OR of random terms, each an AND of ``width`` literals on different coordinates; 1 where a term is true.
+    """An OR of random terms, each an AND of `width` literals on different coordinates; 1 where a term is true.
 
-    With q = 2^-width, terms are independent, so ``P(F(x) = -1) = (1 - q)^terms`` at every input, and both inputs of a pair
-    at distance d miss every term with probability ``(1 - 2 q + q C(n - d, width) / C(n, width))^terms``.
+    With q = 2^-width, terms are independent, so `P(F(x) = -1) = (1 - q)^terms` at every input, and both inputs of a pair
+    at distance d miss every term with probability `(1 - 2 q + q C(n - d, width) / C(n, width))^terms`.
     """
 
     def __init__(self, n: int, terms: int, width: int) -> None:
@@ -44,7 +44,7 @@ class DNFs(Family):
         return Functions(self.n, count, rule)
 
     def kernel_by_distance(self) -> Sequence[Number]:
-        """``1 - 4 P(x misses) + 4 P(both miss)``."""
+        """`1 - 4 P(x misses) + 4 P(both miss)`."""
         q = Fraction(1, 1 << self.width)
         one = (1 - q) ** self.terms
         return [1 - 4 * one + 4 * (1 - 2 * q + q * both) ** self.terms for both in untouched(self.n, self.width)]
@@ -55,7 +55,7 @@ class DNFs(Family):
 
 
 class DecisionTrees(Family):
-    """Complete trees that ask for ``depth`` different coordinates on every path, at random, with random signs in the leaves.
+    """Complete trees that ask for `depth` different coordinates on every path, at random, with random signs in the leaves.
 
     Two inputs share a leaf when they agree on all that is asked: K is that of `Juntas` with k = depth.
     """
@@ -100,9 +100,9 @@ class DecisionTrees(Family):
 
 
 class Communities(Family):
-    """Does a graph follow a hidden split? ``sign(sum_{i < j} s_i s_j x_ij)`` for uniform signs s of the vertices.
+    """Does a graph follow a hidden split? `sign(sum_{i < j} s_i s_j x_ij)` for uniform signs s of the vertices.
 
-    An input is a graph: x_ij = 1 where there is an edge, -1 where there is none, ``n = v (v - 1) / 2`` of them. The function
+    An input is a graph: x_ij = 1 where there is an edge, -1 where there is none, `n = v (v - 1) / 2` of them. The function
     asks whether most pairs agree with the split s: an edge inside a community, none between communities. n must be odd, so
     that there are no ties: v = 3, 6, 7, 10, 11, 14, ...
     """
@@ -147,7 +147,7 @@ class Communities(Family):
 
 
 def _agreement(same: int, other: int) -> Fraction:
-    """``E sign(A + D) sign(A - D) = P(|A| > |D|) - P(|A| < |D|)`` for sums of ``same`` and ``other`` fair signs."""
+    """`E sign(A + D) sign(A - D) = P(|A| > |D|) - P(|A| < |D|)` for sums of `same` and `other` fair signs."""
     total = sum(
         math.comb(same, a) * math.comb(other, d) * (1 if abs(same - 2 * a) > abs(other - 2 * d) else -1)
         for a in range(same + 1)
@@ -157,10 +157,10 @@ def _agreement(same: int, other: int) -> Fraction:
 
 
 class Additions(Family):
-    """A digit of ``x + s``: the input is a number of n binary digits, s a secret one, j a secret place, both uniform.
+    """A digit of `x + s`: the input is a number of n binary digits, s a secret one, j a secret place, both uniform.
 
-    ``F(x) = 1 - 2 (digit j of x + s)``, with digit i of x true where x_i = -1, the lowest first. Digits at different
-    places are uncorrelated; those at one place are square waves of period M = 2^(j + 1), correlated by ``1 - 4 u / M`` for
+    `F(x) = 1 - 2 (digit j of x + s)`, with digit i of x true where x_i = -1, the lowest first. Digits at different
+    places are uncorrelated; those at one place are square waves of period M = 2^(j + 1), correlated by `1 - 4 u / M` for
     secrets that are u <= M/2 apart.
     """
 
@@ -195,7 +195,7 @@ class Additions(Family):
         return [Fraction(0)] * (self.n + 1)
 
     def exact_predictability(self) -> Number:
-        """The mean square at place j is ``1/3 + 8 / (3 M^2)``, and the places agree with probability 1 / n."""
+        """The mean square at place j is `1/3 + 8 / (3 M^2)`, and the places agree with probability 1 / n."""
         squares = (Fraction(1, 3) + Fraction(8, 3 * 4 ** (j + 1)) for j in range(self.n))
         return sum(squares, Fraction(0)) / self.n**2
 

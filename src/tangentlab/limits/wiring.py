@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 def plateau(z: Array, offset: Array) -> Array:
-    """``(s(z - o) + s(z + o)) / 2`` with ``s(z) = clip(2 z, -1, 1)``."""
+    """`(s(z - o) + s(z + o)) / 2` with `s(z) = clip(2 z, -1, 1)`."""
     return (np.clip(2 * (z - offset), -1, 1) + np.clip(2 * (z + offset), -1, 1)) / 2
 
 
@@ -93,7 +93,7 @@ class Wiring:
         return self.n + 1 + len(self.offsets)
 
     def forward(self, inputs: Array, weights: Array, slopes: bool) -> tuple[Array, Array | None]:
-        """Values of all nodes ``(nodes, m)`` at inputs ``(m, n)``, and the slopes of the units if asked for."""
+        """Values of all nodes `(nodes, m)` at inputs `(m, n)`, and the slopes of the units if asked for."""
         values = np.empty((self.nodes, len(inputs)), dtype=weights.dtype)
         values[0], values[1 : self.n + 1] = 1, inputs.T
         slope = np.ones((self.nodes, len(inputs)), dtype=weights.dtype) if slopes else None
@@ -111,7 +111,7 @@ class Wiring:
         return values, slope
 
     def backward(self, gradient: Array, values: Array, slope: Array, weights: Array) -> tuple[Array, Array]:
-        """Gradients of the inputs ``(m, n)`` and of the weights, from those of the outputs ``(m, outputs)``.
+        """Gradients of the inputs `(m, n)` and of the weights, from those of the outputs `(m, outputs)`.
 
         A level whose units are all flat, or get no gradient, adds nothing and is passed over.
         """
@@ -131,6 +131,6 @@ class Wiring:
 
 
 def _ranges(first: Array, counts: Array) -> Array:
-    """``first[0], ..., first[0] + counts[0] - 1, first[1], ...``."""
+    """`first[0], ..., first[0] + counts[0] - 1, first[1], ...`."""
     ends = np.cumsum(counts)
     return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(first - (ends - counts), counts)

@@ -1,9 +1,9 @@
 """Linear algebra of symmetric matrices, dense or known only through their products.
 
 Dense decompositions follow torch: eigenvalues ascending, eigenvectors as columns. Matrix-free methods take
-``matvec: (vectors, dim) -> (vectors, dim)`` on row-batched vectors and return vectors as rows. Every approximate result
+`matvec: (vectors, dim) -> (vectors, dim)` on row-batched vectors and return vectors as rows. Every approximate result
 carries an estimate of its error, every result follows the dtype and device of its input, and whatever is random takes
-an optional ``generator``.
+an optional `generator`.
 """
 
 from tangentlab.linalg._estimate import Estimate

@@ -9,20 +9,20 @@ from torch import Tensor
 from tangentlab.errors import InputError, NumericsError
 
 Matvec = Callable[[Tensor], Tensor]
-"""A symmetric matrix seen through its products: maps row-batched vectors ``(vectors, dim)`` to ``(vectors, dim)``."""
+"""A symmetric matrix seen through its products: maps row-batched vectors `(vectors, dim)` to `(vectors, dim)`."""
 
 Distribution = Literal["rademacher", "gaussian"]
 
 
 def product(matvec: Matvec, rows: Tensor) -> Tensor:
-    """``A v`` for every row v, refusing a wrong shape or non-finite numbers.
+    """`A v` for every row v, refusing a wrong shape or non-finite numbers.
 
     Args:
-        matvec: the matrix, ``(vectors, dim) -> (vectors, dim)``.
-        rows: the vectors, ``(vectors, dim)``; with no vectors at all the matrix is not called.
+        matvec: the matrix, `(vectors, dim) -> (vectors, dim)`.
+        rows: the vectors, `(vectors, dim)`; with no vectors at all the matrix is not called.
 
     Returns:
-        The products in the dtype of ``rows``, ``(vectors, dim)``. Cost: one batched product.
+        The products in the dtype of `rows`, `(vectors, dim)`. Cost: one batched product.
     """
     if not len(rows):
         return rows.clone()
@@ -38,7 +38,7 @@ def product(matvec: Matvec, rows: Tensor) -> Tensor:
 
 
 def in_batches(matvec: Matvec, size: int) -> Matvec:
-    """The same matrix, asked for at most ``size`` products at a time; bounds the memory of a batched product."""
+    """The same matrix, asked for at most `size` products at a time; bounds the memory of a batched product."""
     if size < 1:
         raise InputError(f"The batch size must be at least 1, got {size}.")
 
@@ -49,7 +49,7 @@ def in_batches(matvec: Matvec, size: int) -> Matvec:
 
 
 def dense(matvec: Matvec, dim: int, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> Tensor:
-    """The matrix itself, symmetrized, ``(dim, dim)``, from ``dim`` products with the coordinate vectors."""
+    """The matrix itself, symmetrized, `(dim, dim)`, from `dim` products with the coordinate vectors."""
     matrix = product(matvec, torch.eye(dim, dtype=dtype, device=device))
     return (matrix + matrix.T) / 2
 
@@ -63,9 +63,9 @@ def random_rows(
     device: torch.device | str = "cpu",
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Independent random vectors with zero mean and identity covariance, ``(count, dim)``.
+    """Independent random vectors with zero mean and identity covariance, `(count, dim)`.
 
-    ``rademacher``: signs, the least variance for the trace; ``gaussian``: rotation invariant. The numbers are drawn
+    `rademacher`: signs, the least variance for the trace; `gaussian`: rotation invariant. The numbers are drawn
     where the generator lives and then moved, so that a CPU generator gives the same vectors on every device.
     """
     if dim < 1:

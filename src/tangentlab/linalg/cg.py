@@ -17,10 +17,10 @@ class CGReport:
     Attributes:
         converged: every right-hand side reached the tolerance, by its true residual.
         iterations: batched products spent on iterations (a check of the true residual is not counted).
-        iterations_per_rhs: ``(rhs,)`` iterations of each right-hand side until it stopped.
-        residual_norms: ``(rhs,)`` true ``|b - A x|``, recomputed at the end.
-        relative_residuals: ``(rhs,)`` true ``|b - A x| / |b|`` (0 where b = 0).
-        bad_curvature: ``(rhs,)`` whether a search direction had ``p^T A p <= 0``: A is singular or indefinite there.
+        iterations_per_rhs: `(rhs,)` iterations of each right-hand side until it stopped.
+        residual_norms: `(rhs,)` true `|b - A x|`, recomputed at the end.
+        relative_residuals: `(rhs,)` true `|b - A x| / |b|` (0 where b = 0).
+        bad_curvature: `(rhs,)` whether a search direction had `p^T A p <= 0`: A is singular or indefinite there.
         message: what happened, in words.
     """
 
@@ -43,28 +43,28 @@ def conjugate_gradients(
     max_iterations: int | None = None,
     on_failure: Literal["raise", "report"] = "raise",
 ) -> tuple[Tensor, CGReport]:
-    """Solves ``A x = b`` for a symmetric positive definite A given by its products.
+    """Solves `A x = b` for a symmetric positive definite A given by its products.
 
-    Each right-hand side has its own step sizes and leaves the batch when its residual is below ``rtol * |b|``. The
+    Each right-hand side has its own step sizes and leaves the batch when its residual is below `rtol * |b|`. The
     recursive residual drifts from the true one, so the true residual is computed when all have stopped, and those that
     are not done are restarted from it as long as that still helps (Hestenes and Stiefel 1952; van der Vorst and Ye
     2000 on residual replacement). On A singular but b in its range, the solution of least norm is found from a zero
-    start. Cost: one batched product per iteration, one more per check; memory five times that of ``rhs``.
+    start. Cost: one batched product per iteration, one more per check; memory five times that of `rhs`.
 
     Args:
-        matvec: A, ``(vectors, dim) -> (vectors, dim)``; called on the right-hand sides that are still active.
-        rhs: ``(dim,)`` or ``(rhs, dim)``.
-        preconditioner: an approximation of A^-1, symmetric positive definite, same form as ``matvec``.
-        start: first iterate, shape of ``rhs``; by default zero.
+        matvec: A, `(vectors, dim) -> (vectors, dim)`; called on the right-hand sides that are still active.
+        rhs: `(dim,)` or `(rhs, dim)`.
+        preconditioner: an approximation of A^-1, symmetric positive definite, same form as `matvec`.
+        start: first iterate, shape of `rhs`; by default zero.
         rtol: relative tolerance; by default 1e-8 in float64 and 1e-5 in float32.
-        max_iterations: by default ``10 * dim``, at most 10000.
-        on_failure: ``"raise"`` a SolveError, or only ``"report"`` and return the last iterate.
+        max_iterations: by default `10 * dim`, at most 10000.
+        on_failure: `"raise"` a SolveError, or only `"report"` and return the last iterate.
 
     Returns:
-        The solution in the shape of ``rhs``, and a `CGReport`.
+        The solution in the shape of `rhs`, and a `CGReport`.
 
     Raises:
-        SolveError: with ``on_failure="raise"``, when bad curvature, stagnation or the iteration limit stopped it.
+        SolveError: with `on_failure="raise"`, when bad curvature, stagnation or the iteration limit stopped it.
     """
     if on_failure not in ("raise", "report"):
         raise InputError(f"The argument on_failure must be 'raise' or 'report', got {on_failure!r}.")
@@ -93,7 +93,7 @@ def conjugate_gradients(
 
 
 class _Run:
-    """State of one solve: all right-hand sides ``(rhs, dim)``, and which of them are active."""
+    """State of one solve: all right-hand sides `(rhs, dim)`, and which of them are active."""
 
     def __init__(
         self, matvec: Matvec, preconditioner: Matvec | None, rhs: Tensor, x: Tensor, rtol: float, limit: int

@@ -12,10 +12,10 @@ from tangentlab.linalg.symmetric import rounding_rtol, safe_eigh, sym_pow
 
 @dataclass(frozen=True)
 class DampedFactor:
-    """``A + damping I``, factorized.
+    """`A + damping I`, factorized.
 
     Attributes:
-        solve: its inverse applied to ``(n,)`` or to columns ``(n, c)``.
+        solve: its inverse applied to `(n,)` or to columns `(n, c)`.
         logdet: its log-determinant, a scalar.
     """
 
@@ -24,10 +24,10 @@ class DampedFactor:
 
 
 def damped_factor(matrix: Tensor, damping: float = 0.0, *, pseudo_inverse: bool = False) -> DampedFactor:
-    """Factorizes ``A + damping I``: by Cholesky, or by the spectrum of A where rounding makes Cholesky fail.
+    """Factorizes `A + damping I`: by Cholesky, or by the spectrum of A where rounding makes Cholesky fail.
 
     Args:
-        matrix: A, symmetric positive semi-definite, ``(n, n)``.
+        matrix: A, symmetric positive semi-definite, `(n, n)`.
         damping: at least zero.
         pseudo_inverse: with no damping, solve by the pseudo-inverse instead of asking for a regular matrix.
 
@@ -51,7 +51,7 @@ def damped_factor(matrix: Tensor, damping: float = 0.0, *, pseudo_inverse: bool 
 
 
 def _factorized(matrix: Tensor, damping: float, pseudo_inverse: bool, rtol: float) -> DampedFactor:
-    """`damped_factor`, where entries of the matrix are known up to the relative error ``rtol`` of its largest eigenvalue."""
+    """`damped_factor`, where entries of the matrix are known up to the relative error `rtol` of its largest eigenvalue."""
     if damping > 0 or not pseudo_inverse:
         shifted = matrix + damping * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
         lower, failed = torch.linalg.cholesky_ex(shifted)
@@ -77,5 +77,5 @@ def _factorized(matrix: Tensor, damping: float, pseudo_inverse: bool, rtol: floa
 
 
 def columnwise(values: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Applies a function of columns ``(n, c)`` to columns, or to a vector ``(n,)`` as one column."""
+    """Applies a function of columns `(n, c)` to columns, or to a vector `(n,)` as one column."""
     return function(values) if values.ndim == 2 else function(values[:, None])[:, 0]

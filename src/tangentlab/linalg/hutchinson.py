@@ -18,17 +18,17 @@ def hutchinson_trace(
     device: torch.device | str = "cpu",
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    """``tr A`` as the mean of ``z^T A z`` over random z (Hutchinson 1990).
+    """`tr A` as the mean of `z^T A z` over random z (Hutchinson 1990).
 
-    Unbiased; variance ``2 (|A|_F^2 - |diag A|^2) / probes`` with signs, ``2 |A|_F^2 / probes`` with Gaussian vectors. A
+    Unbiased; variance `2 (|A|_F^2 - |diag A|^2) / probes` with signs, `2 |A|_F^2 / probes` with Gaussian vectors. A
     diagonal matrix is exact with one vector of signs.
 
     Args:
-        matvec: symmetric A, ``(vectors, dim) -> (vectors, dim)``.
+        matvec: symmetric A, `(vectors, dim) -> (vectors, dim)`.
         dim: its size.
         probes: number of products.
-        distribution: ``"rademacher"`` or ``"gaussian"``.
-        batch_size: vectors per call of ``matvec``; bounds the memory to two such batches.
+        distribution: `"rademacher"` or `"gaussian"`.
+        batch_size: vectors per call of `matvec`; bounds the memory to two such batches.
         dtype: of the probes.
         device: of the probes.
         generator: source of randomness.
@@ -55,13 +55,13 @@ def hutchinson_diag(
     device: torch.device | str = "cpu",
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    """``diag A`` as the mean of ``z * (A z)`` over random signs z (Bekas, Kokiopoulou and Saad 2007).
+    """`diag A` as the mean of `z * (A z)` over random signs z (Bekas, Kokiopoulou and Saad 2007).
 
-    Unbiased; the variance of entry i is ``sum_{j != i} A_ij^2 / probes``. Arguments as in `hutchinson_trace`; the mean
+    Unbiased; the variance of entry i is `sum_{j != i} A_ij^2 / probes`. Arguments as in `hutchinson_trace`; the mean
     and variance are accumulated, so memory does not grow with the number of probes.
 
     Returns:
-        Estimate ``(dim,)`` with one standard error per entry.
+        Estimate `(dim,)` with one standard error per entry.
     """
     at_least_one(probes=probes, batch_size=batch_size)
     mean = torch.zeros(dim, dtype=dtype, device=device)

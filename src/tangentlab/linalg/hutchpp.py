@@ -17,14 +17,14 @@ def hutchpp(
     device: torch.device | str = "cpu",
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    """``tr A = tr Q A Q^T + tr (I - P) A (I - P)`` with Q a sketched range and the second trace by Hutchinson.
+    """`tr A = tr Q A Q^T + tr (I - P) A (I - P)` with Q a sketched range and the second trace by Hutchinson.
 
     A third of the products finds the range Q, a third its exact trace, the rest estimates the remainder. Unbiased;
     relative error O(1 / matvecs) for positive semi-definite A, where Hutchinson has O(1 / sqrt(matvecs)) (Meyer, Musco,
-    Musco and Woodruff 2021). Exact when the rank of A is at most ``matvecs // 3``, or ``matvecs >= dim``.
+    Musco and Woodruff 2021). Exact when the rank of A is at most `matvecs // 3`, or `matvecs >= dim`.
 
     Args:
-        matvec: symmetric A, ``(vectors, dim) -> (vectors, dim)``.
+        matvec: symmetric A, `(vectors, dim) -> (vectors, dim)`.
         dim: its size.
         matvecs: products to spend, at least 3.
         dtype: of the probes.
@@ -33,7 +33,7 @@ def hutchpp(
 
     Returns:
         The estimate; its standard error is that of the remainder over its probes. Cost: O(matvecs^2 dim) besides the
-        products; memory about ``matvecs`` vectors.
+        products; memory about `matvecs` vectors.
     """
     if matvecs < 3:
         raise InputError(f"Hutch++ needs at least 3 products, got {matvecs}.")

@@ -23,26 +23,26 @@ def krylov_function(
     tol: float | None = None,
     max_steps: int = KRYLOV_STEPS,
 ) -> Tensor:
-    """``f(A) z`` for every row z, by the Lanczos approximation ``|z| V f(T) e_1`` (Druskin and Knizhnerman 1989).
+    """`f(A) z` for every row z, by the Lanczos approximation `|z| V f(T) e_1` (Druskin and Knizhnerman 1989).
 
-    V is the orthonormal Krylov basis of z (reorthogonalized twice), ``T = V A V^T`` tridiagonal. Exact for polynomials of
-    degree below the number of steps, and for every f once the Krylov space is exhausted; for ``(A + damping I)^-1/2`` the
-    error decays like that of conjugate gradients, ``exp(-2 steps sqrt(damping / |A|))``.
+    V is the orthonormal Krylov basis of z (reorthogonalized twice), `T = V A V^T` tridiagonal. Exact for polynomials of
+    degree below the number of steps, and for every f once the Krylov space is exhausted; for `(A + damping I)^-1/2` the
+    error decays like that of conjugate gradients, `exp(-2 steps sqrt(damping / |A|))`.
 
     Args:
-        matvec: symmetric A, ``(vectors, dim) -> (vectors, dim)``.
-        rows: the vectors, ``(vectors, dim)``.
+        matvec: symmetric A, `(vectors, dim) -> (vectors, dim)`.
+        rows: the vectors, `(vectors, dim)`.
         function: f, elementwise on the eigenvalues of T (float64).
         tol: stop when two approximations that are four steps apart differ by less than this, relative to the norm of the
             later one; by default 1e-10 in float64 and 1e-5 in float32.
         max_steps: limit on the number of steps.
 
     Returns:
-        The products, ``(vectors, dim)``. Cost: one batched product per step and 4 steps^2 dim operations per vector; memory
+        The products, `(vectors, dim)`. Cost: one batched product per step and 4 steps^2 dim operations per vector; memory
         steps vectors per vector.
 
     Raises:
-        NumericsError: not converged after ``max_steps``.
+        NumericsError: not converged after `max_steps`.
     """
     if rows.ndim != 2:
         raise InputError(f"The argument rows must be (vectors, dim), got shape {tuple(rows.shape)}.")

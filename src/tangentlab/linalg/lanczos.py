@@ -21,10 +21,10 @@ class LanczosResult:
     """Eigenpairs and how far they may be off.
 
     Attributes:
-        eigenvalues: ``(k,)``, the most wanted first: descending for ``top``, ascending for ``bottom``, by decreasing
-            absolute value for ``magnitude``.
-        eigenvectors: ``(k, dim)``, orthonormal rows.
-        residual_norms: ``(k,)`` true ``|A v - s v|``; an eigenvalue of A lies within this distance of s.
+        eigenvalues: `(k,)`, the most wanted first: descending for `top`, ascending for `bottom`, by decreasing
+            absolute value for `magnitude`.
+        eigenvectors: `(k, dim)`, orthonormal rows.
+        residual_norms: `(k,)` true `|A v - s v|`; an eigenvalue of A lies within this distance of s.
         converged: every residual is below the tolerance.
         matvecs: products with the matrix that were spent.
         message: what happened, in words.
@@ -56,29 +56,29 @@ def lanczos(
     """The k largest (or smallest) eigenpairs of a symmetric matrix, repeated eigenvalues included.
 
     Block Lanczos with every new block orthogonalized twice against the whole basis, restarted with the best Ritz
-    vectors (Wu and Simon 2000; Stewart 2001). A Krylov space holds at most ``block_size`` directions of a repeated
+    vectors (Wu and Simon 2000; Stewart 2001). A Krylov space holds at most `block_size` directions of a repeated
     eigenvalue; so after convergence the search is continued from random vectors orthogonal to what was found, until
     such a search finds nothing better. When the basis would hold the whole space, or a hard spectrum has taken as many
     products as a matrix of moderate size (4096) has columns, the matrix is formed and decomposed.
 
     Args:
-        matvec: symmetric A, ``(vectors, dim) -> (vectors, dim)``.
+        matvec: symmetric A, `(vectors, dim) -> (vectors, dim)`.
         dim: its size.
-        k: number of pairs; when ``k > dim``, all ``dim`` pairs are returned.
-        which: ``"top"``, ``"bottom"``, or ``"magnitude"`` (largest absolute value).
-        block_size: vectors per product; by default ``min(k, 2)``.
-        basis_size: vectors kept at most; by default ``max(2 k + 8, 32)`` and room for two blocks, rounded up.
-        tol: a pair has converged when its residual is below ``tol * max|s|``; by default eps^(2/3), which is 3.7e-11 in
+        k: number of pairs; when `k > dim`, all `dim` pairs are returned.
+        which: `"top"`, `"bottom"`, or `"magnitude"` (largest absolute value).
+        block_size: vectors per product; by default `min(k, 2)`.
+        basis_size: vectors kept at most; by default `max(2 k + 8, 32)` and room for two blocks, rounded up.
+        tol: a pair has converged when its residual is below `tol * max|s|`; by default eps^(2/3), which is 3.7e-11 in
             float64 and 2.4e-5 in float32.
         max_restarts: limit on restarts.
-        on_failure: ``"report"`` (see ``converged``) or ``"raise"`` a NumericsError.
+        on_failure: `"report"` (see `converged`) or `"raise"` a NumericsError.
         dtype: of the vectors.
         device: of the vectors.
         generator: source of the starting vectors; the result is a deterministic function of it.
 
     Returns:
         A `LanczosResult`. Cost: the products, and 8 basis_size dim operations per product; memory at most twice
-        ``basis_size`` vectors.
+        `basis_size` vectors.
     """
     at_least_one(dim=dim, k=k, max_restarts=max_restarts)
     if which not in ("top", "bottom", "magnitude"):
@@ -137,10 +137,10 @@ class _Random:
 
 
 class _Search:
-    """The state of one search: basis Q ``(j, dim)``, ``T = Q A Q^T``, and the next block with its coupling to Q.
+    """The state of one search: basis Q `(j, dim)`, `T = Q A Q^T`, and the next block with its coupling to Q.
 
-    ``A Q^T = Q^T T + next^T C`` holds to rounding, C ``(block, j)``; so ``|C y|`` is the residual of the Ritz pair
-    ``(s, Q^T y)`` of ``T y = s y``.
+    `A Q^T = Q^T T + next^T C` holds to rounding, C `(block, j)`; so `|C y|` is the residual of the Ritz pair
+    `(s, Q^T y)` of `T y = s y`.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class _Search:
         return values[order], vectors[:, order]
 
     def _compress(self, values: Tensor, vectors: Tensor, keep: int) -> None:
-        """Restarts with the first ``keep`` Ritz vectors; the next block and the relation above stay valid."""
+        """Restarts with the first `keep` Ritz vectors; the next block and the relation above stay valid."""
         kept = vectors[:, :keep]
         self.store[:keep] = kept.T.to(self.basis) @ self.basis
         self.projection = torch.diag(values[:keep])

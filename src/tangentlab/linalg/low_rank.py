@@ -8,25 +8,25 @@ from tangentlab.linalg._matvec import random_rows
 from tangentlab.linalg.symmetric import Decomposition, safe_eigh
 
 _OVERSAMPLING = 16
-"""One random vector more for so many wanted ones. The range is found by ``A G``, whose condition is that of A times that
-of a Gaussian matrix of ``rank`` rows: about ``rank`` if it is square, 70 with these few more columns at any size."""
+"""One random vector more for so many wanted ones. The range is found by `A G`, whose condition is that of A times that
+of a Gaussian matrix of `rank` rows: about `rank` if it is square, 70 with these few more columns at any size."""
 
 
 def low_rank_eigh(matrix: Tensor, rank: int) -> Decomposition:
-    """The largest ``rank`` eigenpairs of a matrix of at most this rank, which are all that matter: ``A = U diag(s) U^T``.
+    """The largest `rank` eigenpairs of a matrix of at most this rank, which are all that matter: `A = U diag(s) U^T`.
 
-    ``Q = qr(A G)`` with G Gaussian spans the range of A (Halko, Martinsson and Tropp 2011), ``Q^T A Q = V diag(s) V^T``
-    is small, and ``U = Q V``. Both steps are orthogonal projections, so the error is of rounding size relative to the
+    `Q = qr(A G)` with G Gaussian spans the range of A (Halko, Martinsson and Tropp 2011), `Q^T A Q = V diag(s) V^T`
+    is small, and `U = Q V`. Both steps are orthogonal projections, so the error is of rounding size relative to the
     largest eigenvalue, as for a full decomposition. The answer is verified on random vectors.
 
-    Cost: with k = 1.06 rank, ``4 n^2 k + 8 n k^2 + 9 k^3`` operations, nearly all in large products, in place of ``9 n^3``.
+    Cost: with k = 1.06 rank, `4 n^2 k + 8 n k^2 + 9 k^3` operations, nearly all in large products, in place of `9 n^3`.
 
     Args:
-        matrix: symmetric and positive semi-definite, ``(n, n)``.
+        matrix: symmetric and positive semi-definite, `(n, n)`.
         rank: an upper bound of the rank; a smaller true rank leaves eigenvalues of rounding size.
 
     Returns:
-        Eigenvalues ascending ``(rank,)``, nonnegative, and orthonormal eigenvectors as columns ``(n, rank)``. The same
+        Eigenvalues ascending `(rank,)`, nonnegative, and orthonormal eigenvectors as columns `(n, rank)`. The same
         bits for the same matrix: the random vectors are always the same ones. Half precision is computed in single.
 
     Raises:
@@ -56,7 +56,7 @@ def _decomposed(matrix: Tensor, rank: int) -> Decomposition:
 
 
 def _verify(matrix: Tensor, values: Tensor, vectors: Tensor) -> None:
-    """``A z = U s U^T z`` on four random z, up to 20 (1 + sqrt n) machine epsilons, and ``U^T U y = y`` on four y."""
+    """`A z = U s U^T z` on four random z, up to 20 (1 + sqrt n) machine epsilons, and `U^T U y = y` on four y."""
     size, rank = vectors.shape
     generator = torch.Generator().manual_seed(size + 1)
     options = {"dtype": matrix.dtype, "device": matrix.device, "generator": generator}

@@ -14,11 +14,11 @@ from tangentlab.linalg.symmetric import safe_eigh
 
 @dataclass(frozen=True)
 class Nystrom:
-    """The approximation ``A ~ V^T diag(s) V``, never larger than A in the positive semi-definite order.
+    """The approximation `A ~ V^T diag(s) V`, never larger than A in the positive semi-definite order.
 
     Attributes:
-        eigenvalues: ``(r,)`` descending, nonnegative.
-        eigenvectors: ``(r, dim)`` orthonormal rows V.
+        eigenvalues: `(r,)` descending, nonnegative.
+        eigenvectors: `(r, dim)` orthonormal rows V.
         matvecs: products with the matrix that were spent.
     """
 
@@ -27,20 +27,20 @@ class Nystrom:
     matvecs: int
 
     def matvec(self, rows: Tensor) -> Tensor:
-        """The approximation applied to row-batched vectors ``(vectors, dim)``; 4 r dim operations each."""
+        """The approximation applied to row-batched vectors `(vectors, dim)`; 4 r dim operations each."""
         return ((rows @ self.eigenvectors.T) * self.eigenvalues) @ self.eigenvectors
 
     def solve(self, rows: Tensor, damping: float) -> Tensor:
-        """``(V^T diag(s) V + damping I)^-1`` applied to rows ``(vectors, dim)``."""
+        """`(V^T diag(s) V + damping I)^-1` applied to rows `(vectors, dim)`."""
         if damping <= 0:
             raise InputError(f"A low-rank matrix has an inverse only with a positive damping, got {damping}.")
         factors = 1 / (self.eigenvalues + damping) - 1 / damping
         return ((rows @ self.eigenvectors.T) * factors) @ self.eigenvectors + rows / damping
 
     def precondition(self, rows: Tensor, damping: float) -> Tensor:
-        """The preconditioner of Frangella, Tropp and Udell (2023) for ``A + damping I``, applied to rows.
+        """The preconditioner of Frangella, Tropp and Udell (2023) for `A + damping I`, applied to rows.
 
-        ``P^-1 = (s_r + damping) V^T (diag(s) + damping)^-1 V + (I - V^T V)``, s_r the smallest eigenvalue kept: the
+        `P^-1 = (s_r + damping) V^T (diag(s) + damping)^-1 V + (I - V^T V)`, s_r the smallest eigenvalue kept: the
         approximated modes are flattened to the level of the rest, with no 1 / damping blow-up.
         """
         if not len(self.eigenvalues):
@@ -49,7 +49,7 @@ class Nystrom:
         return ((rows @ self.eigenvectors.T) * factors) @ self.eigenvectors + rows
 
     def frobenius_error(self, matvec: Matvec, probes: int = 8, generator: torch.Generator | None = None) -> Estimate:
-        """``|A - approximation|_F^2`` by Hutchinson: the mean of ``|(A - approximation) z|^2`` over Gaussian z."""
+        """`|A - approximation|_F^2` by Hutchinson: the mean of `|(A - approximation) z|^2` over Gaussian z."""
         at_least_one(probes=probes)
         z = random_rows(
             probes,
@@ -70,23 +70,23 @@ def nystrom(
     device: torch.device | str = "cpu",
     generator: torch.Generator | None = None,
 ) -> Nystrom:
-    """``A ~ (A G) (G^T A G)^-1 (A G)^T`` with G an orthonormalized Gaussian sketch.
+    """`A ~ (A G) (G^T A G)^-1 (A G)^T` with G an orthonormalized Gaussian sketch.
 
-    The matrix is shifted by ``v = sqrt(dim) eps |A G|`` before the inversion and the shift is taken off the
+    The matrix is shifted by `v = sqrt(dim) eps |A G|` before the inversion and the shift is taken off the
     eigenvalues at the end, which keeps the small Cholesky factorization stable (Tropp, Yurtsever, Udell and Cevher
-    2017). Exact, up to that shift, when the rank of A is at most ``rank``. Expected error in trace norm at most
-    ``(1 + k / (rank - k - 1)) sum_{i > k} s_i`` for every ``k < rank - 1``.
+    2017). Exact, up to that shift, when the rank of A is at most `rank`. Expected error in trace norm at most
+    `(1 + k / (rank - k - 1)) sum_{i > k} s_i` for every `k < rank - 1`.
 
     Args:
-        matvec: positive semi-definite A, ``(vectors, dim) -> (vectors, dim)``.
+        matvec: positive semi-definite A, `(vectors, dim) -> (vectors, dim)`.
         dim: its size.
-        rank: products to spend, cut to ``dim``.
+        rank: products to spend, cut to `dim`.
         dtype: of the vectors.
         device: of the vectors.
         generator: source of randomness.
 
     Returns:
-        A `Nystrom`; modes that do not rise above the shift are dropped. Cost: ``rank`` products, O(rank^2 dim).
+        A `Nystrom`; modes that do not rise above the shift are dropped. Cost: `rank` products, O(rank^2 dim).
 
     Raises:
         NumericsError: A has clearly negative directions.

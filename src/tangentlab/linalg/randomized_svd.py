@@ -12,13 +12,13 @@ from tangentlab.linalg.range_finder import range_finder
 
 @dataclass(frozen=True)
 class RandomizedSVD:
-    """``A ~ sum_i s_i u_i v_i^T``.
+    """`A ~ sum_i s_i u_i v_i^T`.
 
     Attributes:
-        left: ``(k, rows)`` the u_i, orthonormal.
-        singular_values: ``(k,)`` descending.
-        right: ``(k, columns)`` the v_i, orthonormal.
-        residual_norms: ``(k,)`` ``|A v_i - s_i u_i|``; a singular value of A lies within this distance of s_i.
+        left: `(k, rows)` the u_i, orthonormal.
+        singular_values: `(k,)` descending.
+        right: `(k, columns)` the v_i, orthonormal.
+        residual_norms: `(k,)` `|A v_i - s_i u_i|`; a singular value of A lies within this distance of s_i.
     """
 
     left: Tensor
@@ -41,11 +41,11 @@ def randomized_svd(
 ) -> RandomizedSVD:
     """The k leading singular triplets of any matrix (Halko, Martinsson and Tropp 2011).
 
-    Finds the range Q of A, then decomposes ``Q A``, which is exact when the rank of A is at most ``k + oversampling``.
+    Finds the range Q of A, then decomposes `Q A`, which is exact when the rank of A is at most `k + oversampling`.
 
     Args:
-        matvec: A, ``(vectors, columns) -> (vectors, rows)``.
-        rmatvec: A^T, ``(vectors, rows) -> (vectors, columns)``.
+        matvec: A, `(vectors, columns) -> (vectors, rows)`.
+        rmatvec: A^T, `(vectors, rows) -> (vectors, columns)`.
         columns: number of columns of A.
         k: triplets wanted; fewer are returned when the numerical rank is smaller.
         oversampling: further random vectors.
@@ -55,8 +55,8 @@ def randomized_svd(
         generator: source of randomness.
 
     Returns:
-        A `RandomizedSVD` with residuals from one more product. Cost: ``(2 power_iterations + 2) (k + oversampling)``
-        products and ``k`` for the residuals.
+        A `RandomizedSVD` with residuals from one more product. Cost: `(2 power_iterations + 2) (k + oversampling)`
+        products and `k` for the residuals.
     """
     at_least_one(k=k, columns=columns)
     basis = range_finder(

@@ -20,21 +20,21 @@ def range_finder(
 ) -> Tensor:
     """Orthonormal rows whose span nearly contains the dominant range of A (Halko, Martinsson and Tropp 2011).
 
-    ``Q = orth(A (A^T A)^q G)`` with G Gaussian, orthonormalized between products. It contains the whole range when the
-    rank of A is at most ``rank``.
+    `Q = orth(A (A^T A)^q G)` with G Gaussian, orthonormalized between products. It contains the whole range when the
+    rank of A is at most `rank`.
 
     Args:
-        matvec: A, ``(vectors, dim) -> (vectors, rows)``, symmetric or not, square or not.
+        matvec: A, `(vectors, dim) -> (vectors, rows)`, symmetric or not, square or not.
         dim: size of the vectors that A takes.
         rank: number of random vectors (the wanted rank and some more).
-        rmatvec: A^T, ``(vectors, rows) -> (vectors, dim)``; by default A itself, for a symmetric matrix.
+        rmatvec: A^T, `(vectors, rows) -> (vectors, dim)`; by default A itself, for a symmetric matrix.
         power_iterations: q; each costs two more batched products and sharpens slowly decaying spectra.
         dtype: of the vectors.
         device: of the vectors.
         generator: source of randomness.
 
     Returns:
-        ``(r, rows)`` orthonormal rows, ``r <= rank``. Cost: ``(2 q + 1) rank`` products and O(rank^2 dim) operations.
+        `(r, rows)` orthonormal rows, `r <= rank`. Cost: `(2 q + 1) rank` products and O(rank^2 dim) operations.
     """
     at_least_one(rank=rank)
     transposed = rmatvec or matvec

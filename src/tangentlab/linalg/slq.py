@@ -14,12 +14,12 @@ from tangentlab.linalg.symmetric import rounding_rtol, safe_eigh_many
 
 @dataclass(frozen=True)
 class Quadrature:
-    """Gauss quadrature of the spectral measure seen by each probe z: ``z^T f(A) z ~ |z|^2 sum_j w_j f(s_j)``.
+    """Gauss quadrature of the spectral measure seen by each probe z: `z^T f(A) z ~ |z|^2 sum_j w_j f(s_j)`.
 
     Attributes:
-        nodes: ``(probes, steps)`` float64, the s_j, inside the range of the spectrum.
-        weights: ``(probes, steps)`` float64, nonnegative, summing to one per probe.
-        tridiagonals: ``(probes, steps, steps)`` float64, the Lanczos matrices that they come from.
+        nodes: `(probes, steps)` float64, the s_j, inside the range of the spectrum.
+        weights: `(probes, steps)` float64, nonnegative, summing to one per probe.
+        tridiagonals: `(probes, steps, steps)` float64, the Lanczos matrices that they come from.
         matvecs: products with the matrix that were spent.
     """
 
@@ -47,23 +47,23 @@ def lanczos_quadrature(
 ) -> Quadrature:
     """Nodes and weights of the spectrum as each random probe sees it (Golub and Meurant 1994).
 
-    ``steps`` Lanczos steps with full reorthogonalization give a tridiagonal T; the nodes are its eigenvalues and the
-    weights the squared first components of its eigenvectors. Exact for polynomials of degree below ``2 steps``, and for
+    `steps` Lanczos steps with full reorthogonalization give a tridiagonal T; the nodes are its eigenvalues and the
+    weights the squared first components of its eigenvectors. Exact for polynomials of degree below `2 steps`, and for
     every function once the Krylov space is exhausted.
 
     Args:
-        matvec: symmetric A, ``(vectors, dim) -> (vectors, dim)``.
+        matvec: symmetric A, `(vectors, dim) -> (vectors, dim)`.
         dim: its size.
         probes: number of random starting vectors.
-        steps: Lanczos steps, cut to ``dim``.
-        distribution: ``"rademacher"`` or ``"gaussian"``.
-        batch_size: probes advanced together; memory ``batch_size * steps`` vectors.
+        steps: Lanczos steps, cut to `dim`.
+        distribution: `"rademacher"` or `"gaussian"`.
+        batch_size: probes advanced together; memory `batch_size * steps` vectors.
         dtype: of the vectors.
         device: of the vectors.
         generator: source of randomness.
 
     Returns:
-        A `Quadrature`. Cost: ``probes * steps`` products and ``2 probes steps^2 dim`` operations.
+        A `Quadrature`. Cost: `probes * steps` products and `2 probes steps^2 dim` operations.
     """
     at_least_one(probes=probes, steps=steps, batch_size=batch_size)
     steps = min(steps, dim)
@@ -94,9 +94,9 @@ def slq_trace(
     device: torch.device | str = "cpu",
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    """``tr f(A)`` by stochastic Lanczos quadrature (Ubaru, Chen and Saad 2017).
+    """`tr f(A)` by stochastic Lanczos quadrature (Ubaru, Chen and Saad 2017).
 
-    The mean over probes of ``dim * sum_j w_j f(s_j)``. The standard error has two parts, added in squares: that of the
+    The mean over probes of `dim * sum_j w_j f(s_j)`. The standard error has two parts, added in squares: that of the
     mean over the probes, and the quadrature's, measured as the change against three quarters of the steps (for f
     analytic on the spectrum the quadrature converges exponentially, so this overestimates).
 
@@ -136,7 +136,7 @@ def slq_logdet(
     device: torch.device | str = "cpu",
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    """``log det(A + damping I)`` of a positive semi-definite A: `slq_trace` of ``log(s + damping)``.
+    """`log det(A + damping I)` of a positive semi-definite A: `slq_trace` of `log(s + damping)`.
 
     Raises:
         NumericsError: A + damping I is not positive definite to working precision; the message suggests a damping.
@@ -171,7 +171,7 @@ def slq_logdet(
 
 
 def _tridiagonalize(matvec: Matvec, start: Tensor, steps: int) -> Tensor:
-    """Lanczos matrices ``(probes, steps, steps)`` in float64 on CPU, one independent Krylov space per row of ``start``.
+    """Lanczos matrices `(probes, steps, steps)` in float64 on CPU, one independent Krylov space per row of `start`.
 
     A Krylov space that is exhausted early goes on with zero vectors and zero coupling, so that what follows gets no
     weight; the diagonal is continued with a value inside the spectrum.

@@ -15,9 +15,9 @@ class SpectralDensity:
     """A smoothed spectral density.
 
     Attributes:
-        grid: ``(points,)`` eigenvalues.
-        density: ``(points,)``, integrating to one over the grid (when the grid covers the spectrum).
-        standard_error: ``(points,)``, over the probes.
+        grid: `(points,)` eigenvalues.
+        density: `(points,)`, integrating to one over the grid (when the grid covers the spectrum).
+        standard_error: `(points,)`, over the probes.
         width: standard deviation of the Gaussian that smooths.
         quadrature: nodes and weights per probe, before smoothing.
     """
@@ -43,27 +43,27 @@ def spectral_density(
     device: torch.device | str = "cpu",
     generator: torch.Generator | None = None,
 ) -> SpectralDensity:
-    """``(1 / dim) sum_i N(t; s_i, width^2)`` over the eigenvalues s_i (Lin, Saad and Yang 2016; Ghorbani et al. 2019).
+    """`(1 / dim) sum_i N(t; s_i, width^2)` over the eigenvalues s_i (Lin, Saad and Yang 2016; Ghorbani et al. 2019).
 
-    The mean over probes of ``sum_j w_j N(t; s_j, width^2)`` with the nodes and weights of `lanczos_quadrature`.
+    The mean over probes of `sum_j w_j N(t; s_j, width^2)` with the nodes and weights of `lanczos_quadrature`.
 
     Args:
-        matvec: symmetric A, ``(vectors, dim) -> (vectors, dim)``.
+        matvec: symmetric A, `(vectors, dim) -> (vectors, dim)`.
         dim: its size.
         probes: number of random starting vectors.
         steps: Lanczos steps.
         points: size of the grid when none is given; it covers the spectrum and six widths on either side.
         width: of the smoothing Gaussian; by default 1 % of the range of the spectrum (or of its magnitude, when the
             range is zero).
-        grid: eigenvalues to evaluate at, ``(points,)``; the density is not renormalized on it.
+        grid: eigenvalues to evaluate at, `(points,)`; the density is not renormalized on it.
         batch_size: probes advanced together.
         dtype: of the vectors.
         device: of the vectors.
         generator: source of randomness.
 
     Returns:
-        A `SpectralDensity` with tensors in the dtype and device of the vectors. Cost: ``probes * steps`` products, then
-        ``probes * steps * points``.
+        A `SpectralDensity` with tensors in the dtype and device of the vectors. Cost: `probes * steps` products, then
+        `probes * steps * points`.
     """
     at_least_one(points=points)
     quadrature = lanczos_quadrature(

@@ -25,14 +25,14 @@ def sum_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def symmetric_product(rows: Tensor, out: Tensor | None = None) -> Tensor:
-    """``rows rows^T`` for rows ``(..., m, k)``: about half the operations of a plain product.
+    """`rows rows^T` for rows `(..., m, k)`: about half the operations of a plain product.
 
     The result is cut into blocks; those above the diagonal are computed and mirrored. Small results are one plain
     product, because a block must be large enough to run at full speed.
 
     Args:
-        rows: ``(..., m, k)``.
-        out: ``(..., m, m)``, contiguous and symmetric, to add to in place, of `sum_dtype` too; a new tensor by default.
+        rows: `(..., m, k)`.
+        out: `(..., m, m)`, contiguous and symmetric, to add to in place, of `sum_dtype` too; a new tensor by default.
     """
     size = rows.shape[-2]
     block = max(_SMALLEST_BLOCK, _ALIGNMENT * ceil(size / (8 * _ALIGNMENT)))
@@ -49,28 +49,28 @@ def symmetric_product(rows: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def rounding_rtol(dtype: torch.dtype, size: int) -> float:
-    """Relative size below which a computed eigenvalue is rounding: ``min(4 + sqrt(size), 64)`` machine epsilons.
+    """Relative size below which a computed eigenvalue is rounding: `min(4 + sqrt(size), 64)` machine epsilons.
 
-    Zero eigenvalues of rank-deficient Gram matrices come out below ``1 + 0.13 sqrt(size)`` epsilons times the largest,
+    Zero eigenvalues of rank-deficient Gram matrices come out below `1 + 0.13 sqrt(size)` epsilons times the largest,
     measured over ranks, spectra and sizes up to 1500 in both precisions.
     """
     return min(4 + size**0.5, 64.0) * torch.finfo(dtype).eps
 
 
 def safe_eigh(matrix: Tensor, *, precision: torch.dtype | None = None) -> Decomposition:
-    """Eigenvalues and eigenvectors of a symmetric matrix, ``A = U diag(s) U^T``, verified.
+    """Eigenvalues and eigenvectors of a symmetric matrix, `A = U diag(s) U^T`, verified.
 
-    A float32 matrix is decomposed in float32; the answer is kept if ``A z = U s U^T z`` and ``U U^T z = z`` hold to
+    A float32 matrix is decomposed in float32; the answer is kept if `A z = U s U^T z` and `U U^T z = z` hold to
     rounding on a few random z, and otherwise the work is redone in float64. If that does not converge either (it
     happens to divide and conquer on badly scaled matrices), a small multiple of the identity is added and taken off
     again, and then two other LAPACK algorithms are tried. Cost: about 9 n^3 operations, the check 20 n^2.
 
     Args:
-        matrix: symmetric, ``(n, n)``; a rounding-size asymmetry is averaged away.
+        matrix: symmetric, `(n, n)`; a rounding-size asymmetry is averaged away.
         precision: dtype to decompose in; by default that of the matrix (float32 for 16-bit floats).
 
     Returns:
-        Eigenvalues ascending ``(n,)`` and eigenvectors as columns ``(n, n)``, in the dtype and device of the matrix.
+        Eigenvalues ascending `(n,)` and eigenvectors as columns `(n, n)`, in the dtype and device of the matrix.
 
     Raises:
         InputError: not square, or not symmetric.
@@ -93,7 +93,7 @@ def safe_eigh_many(
         names: what to call the matrices in an error message.
 
     Returns:
-        For each matrix its eigenvalues ascending ``(n,)`` and eigenvectors ``(n, n)`` as columns.
+        For each matrix its eigenvalues ascending `(n,)` and eigenvectors `(n, n)` as columns.
     """
     labels = [f"matrix {i} of {len(matrices)}" for i in range(len(matrices))] if names is None else list(names)
     jobs = list(zip(matrices, labels, strict=True))
@@ -107,18 +107,18 @@ def safe_eigh_many(
 
 
 def psd_thin_eigh(rows: Tensor, *, rtol: float | None = None) -> Decomposition:
-    """Nonzero eigenpairs of ``R^T R`` for rows R, by whichever of ``R^T R`` and ``R R^T`` is smaller.
+    """Nonzero eigenpairs of `R^T R` for rows R, by whichever of `R^T R` and `R R^T` is smaller.
 
-    With fewer rows than columns, ``R R^T u = s u`` gives ``v = R^T u / sqrt(s)``; the basis stays thin. The Gram matrix
+    With fewer rows than columns, `R R^T u = s u` gives `v = R^T u / sqrt(s)`; the basis stays thin. The Gram matrix
     of float32 rows is formed and decomposed in float64, since it squares the condition number. Cost: with
-    ``k = min(m, d)``, 2 k^2 max(m, d) for the Gram, 9 k^3 for its decomposition, 2 m d r for the basis.
+    `k = min(m, d)`, 2 k^2 max(m, d) for the Gram, 9 k^3 for its decomposition, 2 m d r for the basis.
 
     Args:
-        rows: ``(m, d)``.
-        rtol: eigenvalues up to ``rtol * largest`` are dropped; by default `rounding_rtol`.
+        rows: `(m, d)`.
+        rtol: eigenvalues up to `rtol * largest` are dropped; by default `rounding_rtol`.
 
     Returns:
-        Eigenvalues ascending ``(r,)`` and orthonormal eigenvectors as columns ``(d, r)``, r the numerical rank
+        Eigenvalues ascending `(r,)` and orthonormal eigenvectors as columns `(d, r)`, r the numerical rank
         (0 for zero rows).
     """
     if rows.ndim != 2:
@@ -203,7 +203,7 @@ def _other_driver(matrix: Tensor, driver: str) -> Decomposition:
 
 
 def _is_accurate(matrix: Tensor, values: Tensor, vectors: Tensor) -> bool:
-    """Whether ``A z = U s U^T z`` and ``U U^T z = z`` on four random z, up to 20 (1 + sqrt n) machine epsilons.
+    """Whether `A z = U s U^T z` and `U U^T z = z` on four random z, up to 20 (1 + sqrt n) machine epsilons.
 
     Over Wishart, rank-deficient, graded and repeated spectra of size 2 to 1500, LAPACK stays below sqrt(n) epsilons.
     """
@@ -219,10 +219,10 @@ def _is_accurate(matrix: Tensor, values: Tensor, vectors: Tensor) -> bool:
 
 
 def sym_pow(eigenvalues: Tensor, power: float, rtol: float | None = None) -> Tensor:
-    """``s^power`` of the eigenvalues of a symmetric matrix, where a zero mode stays zero.
+    """`s^power` of the eigenvalues of a symmetric matrix, where a zero mode stays zero.
 
-    An eigenvalue of size up to ``rtol * max|s|`` is a zero mode: its power is 0 for every exponent, so ``power = -1``
-    is the pseudo-inverse, ``power = 0`` the projector onto the range, and ``s^p s^-p`` that projector for every p.
+    An eigenvalue of size up to `rtol * max|s|` is a zero mode: its power is 0 for every exponent, so `power = -1`
+    is the pseudo-inverse, `power = 0` the projector onto the range, and `s^p s^-p` that projector for every p.
     With a positive integer power nothing is cut, as rounding does no harm there; with a fractional power, eigenvalues
     negative by rounding are zero modes too.
 
@@ -233,7 +233,7 @@ def sym_pow(eigenvalues: Tensor, power: float, rtol: float | None = None) -> Ten
             numbers that did not come out of a decomposition (a diagonal matrix), where small is not zero.
 
     Returns:
-        The powers, in the shape, dtype and device of ``eigenvalues``. Cost: linear.
+        The powers, in the shape, dtype and device of `eigenvalues`. Cost: linear.
 
     Raises:
         NumericsError: non-finite eigenvalues, or a fractional power of a matrix with a truly negative eigenvalue.
@@ -261,6 +261,6 @@ def sym_pow(eigenvalues: Tensor, power: float, rtol: float | None = None) -> Ten
 
 
 def sym_matrix_pow(matrix: Tensor, power: float, rtol: float | None = None) -> Tensor:
-    """``A^power = U s^power U^T`` of a symmetric matrix ``(n, n)``, as in `sym_pow`; about 13 n^3 operations."""
+    """`A^power = U s^power U^T` of a symmetric matrix `(n, n)`, as in `sym_pow`; about 13 n^3 operations."""
     values, vectors = safe_eigh(matrix)
     return (vectors * sym_pow(values, power, rtol)) @ vectors.T

@@ -17,14 +17,14 @@ def xtrace(
     device: torch.device | str = "cpu",
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    """``tr A`` by the exchangeable estimator XTrace (Epperly, Tropp and Webber 2024).
+    """`tr A` by the exchangeable estimator XTrace (Epperly, Tropp and Webber 2024).
 
     For each Gaussian probe z_i, with P_i the projector onto the range sketched by all other probes and
-    ``v_i = (I - P_i) z_i``: ``t_i = tr P_i A P_i + (dim - rank P_i) v_i^T A v_i / |v_i|^2``; the estimate is the mean
-    of the t_i. Unbiased. Exact when the rank of A is below ``probes``, or ``2 probes >= dim``.
+    `v_i = (I - P_i) z_i`: `t_i = tr P_i A P_i + (dim - rank P_i) v_i^T A v_i / |v_i|^2`; the estimate is the mean
+    of the t_i. Unbiased. Exact when the rank of A is below `probes`, or `2 probes >= dim`.
 
     Args:
-        matvec: symmetric A, ``(vectors, dim) -> (vectors, dim)``.
+        matvec: symmetric A, `(vectors, dim) -> (vectors, dim)`.
         dim: its size.
         probes: number of probes, at least 2; twice as many products are spent.
         dtype: of the probes.
@@ -32,9 +32,9 @@ def xtrace(
         generator: source of randomness.
 
     Returns:
-        The estimate; its standard error is the leave-one-out estimate ``std(t_i) / sqrt(probes)`` of that paper
+        The estimate; its standard error is the leave-one-out estimate `std(t_i) / sqrt(probes)` of that paper
         (section 2.2; the t_i are dependent, so this is an indication and not a confidence bound). Cost: O(probes^2 dim)
-        besides the products; memory about ``5 probes`` vectors.
+        besides the products; memory about `5 probes` vectors.
     """
     if probes < 2:
         raise InputError(f"XTrace leaves one probe out in turn and needs at least 2, got {probes}.")
@@ -66,14 +66,14 @@ def xdiag(
     device: torch.device | str = "cpu",
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    """``diag A`` by the exchangeable estimator XDiag (Epperly, Tropp and Webber 2024, section 2.4).
+    """`diag A` by the exchangeable estimator XDiag (Epperly, Tropp and Webber 2024, section 2.4).
 
     For each vector of signs z_i, with P_i the projector onto the range sketched by all other probes:
-    ``t_i = diag(P_i A) + z_i * ((I - P_i) A z_i)``; the estimate is the mean of the t_i. Unbiased. Exact when the rank
-    of A is below ``probes``, or ``2 probes >= dim``. Arguments, cost and memory as in `xtrace`.
+    `t_i = diag(P_i A) + z_i * ((I - P_i) A z_i)`; the estimate is the mean of the t_i. Unbiased. Exact when the rank
+    of A is below `probes`, or `2 probes >= dim`. Arguments, cost and memory as in `xtrace`.
 
     Returns:
-        Estimate ``(dim,)`` with the leave-one-out standard error of each entry.
+        Estimate `(dim,)` with the leave-one-out standard error of each entry.
     """
     if probes < 2:
         raise InputError(f"XDiag leaves one probe out in turn and needs at least 2, got {probes}.")

@@ -1,6 +1,6 @@
 """Alignment of many functions with the tangent kernel, without a Gram matrix.
 
-For a function f on the data, ``alpha(f) = E_{x,x'}[f(x) K(x,x') f(x')] = | E_x[f(x) grad f_theta(x)] |^2``: the squared norm
+For a function f on the data, `alpha(f) = E_{x,x'}[f(x) K(x,x') f(x')] = | E_x[f(x) grad f_theta(x)] |^2`: the squared norm
 of one average of gradients per function.
 """
 
@@ -27,12 +27,12 @@ def alignments(
     targets: Tensor,
     **options: Unpack[Options],
 ) -> Tensor:
-    """alpha of every function, ``(functions,)``, at the model's present parameters.
+    """alpha of every function, `(functions,)`, at the model's present parameters.
 
     Args:
         model: in evaluation mode; with several outputs a function has a value for each of them.
         loader: the data in a fixed order, in batches that fit in memory.
-        targets: ``(functions, n)`` values at the n examples, or ``(functions, outputs, n)``.
+        targets: `(functions, n)` values at the n examples, or `(functions, outputs, n)`.
         options: as in `tangentlab.NTK`.
 
     Cost: one backward pass per output over the data for as many functions as fit in memory (all of their averaged gradients
@@ -53,13 +53,13 @@ def alignments(
 
 @spelled_out
 def rayleigh_quotients(model: nn.Module, loader: Any, targets: Tensor, **options: Unpack[Options]) -> Tensor:
-    """``y^T K y / y^T y`` for every row y of targets, as `alignments`; an eigenvector of K gives its eigenvalue."""
+    """`y^T K y / y^T y` for every row y of targets, as `alignments`; an eigenvector of K gives its eigenvalue."""
     found = alignments(model, loader, targets, **options)
     return found * targets.shape[-1] ** 2 / targets.flatten(1).square().sum(1)
 
 
 def _squared_averages(rows: Rows, values: Tensor) -> Tensor:
-    """``| 1/n sum_an f_c(x_n) grad f_c(x_n) |^2`` for values ``(functions, outputs, n)``."""
+    """`| 1/n sum_an f_c(x_n) grad f_c(x_n) |^2` for values `(functions, outputs, n)`."""
     sums: dict[Any, Tensor] = {}
     output = first = examples = 0
     for chunk in rows:
@@ -88,7 +88,7 @@ def _require_all(found: int, expected: int, begun: bool) -> None:
 
 
 def _weighted_rows(factor: OuterSum, weights: Tensor) -> Tensor:
-    """sum over outputs and examples of weights ``(functions, K, N)`` times gradients: ``(functions, numel)``."""
+    """sum over outputs and examples of weights `(functions, K, N)` times gradients: `(functions, numel)`."""
     size = max(1, factor.outputs * factor.numel * factor.left.element_size())
     pieces = min(factor.examples, ceil(factor.examples * size / ROWS_AT_ONCE))
     total: Tensor | None = None

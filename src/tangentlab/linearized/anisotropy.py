@@ -1,7 +1,7 @@
 """Neural anisotropy directions: the input directions that a network's tangent kernel sees best, from its mixed derivative.
 
-For Gaussian inputs and the linear function ``g_u(x) = u^T x`` the alignment with the tangent kernel is ``|A u|^2`` with
-``A = E_x[ d^2 f / d theta d x ]``, ``(parameters, inputs)`` (theorem 1 of the paper on linearized networks). So the right
+For Gaussian inputs and the linear function `g_u(x) = u^T x` the alignment with the tangent kernel is `|A u|^2` with
+`A = E_x[ d^2 f / d theta d x ]`, `(parameters, inputs)` (theorem 1 of the paper on linearized networks). So the right
 singular vectors of A, in the order of its singular values, are the directions from the easiest to the hardest. A is
 never stored: its products are backward passes through one retained graph of first derivatives.
 """
@@ -36,8 +36,8 @@ class AnisotropyDirections:
     """Directions in input space, the one that the network aligns with best first.
 
     Attributes:
-        singular_values: ``(k,)`` descending; their squares are the alignments of ``u_j^T x`` for Gaussian x.
-        directions: ``(k, *input_shape)`` unit vectors.
+        singular_values: `(k,)` descending; their squares are the alignments of `u_j^T x` for Gaussian x.
+        directions: `(k, *input_shape)` unit vectors.
         message: how they were found.
     """
 
@@ -47,7 +47,7 @@ class AnisotropyDirections:
 
     @property
     def alignments(self) -> Tensor:
-        """s_j^2, ``(k,)``."""
+        """s_j^2, `(k,)`."""
         return self.singular_values.square()
 
     def spectra(self) -> Tensor:
@@ -72,10 +72,10 @@ class _Kinks(TorchDispatchMode):
 
 
 class MixedDerivative:
-    """``A = mean over points x of d^2 f / d theta d x``, ``(parameters, inputs)``, through its products.
+    """`A = mean over points x of d^2 f / d theta d x`, `(parameters, inputs)`, through its products.
 
     Two graphs of first derivatives are kept; every product is one backward pass through one of them, and both are
-    transposes of each other because second derivatives commute. ``f`` is one
+    transposes of each other because second derivatives commute. `f` is one
     output of the network.
     """
 
@@ -102,11 +102,11 @@ class MixedDerivative:
             )
 
     def mv(self, rows: Tensor) -> Tensor:
-        """``A v`` for rows ``(vectors, inputs)``: ``(vectors, parameters)``."""
+        """`A v` for rows `(vectors, inputs)`: `(vectors, parameters)`."""
         return torch.stack([self._pull([self._by_inputs], [row], self._theta, flat=True) for row in rows])
 
     def rmv(self, rows: Tensor) -> Tensor:
-        """``A^T u`` for rows ``(vectors, parameters)``: ``(vectors, inputs)``, summed over the points."""
+        """`A^T u` for rows `(vectors, parameters)`: `(vectors, inputs)`, summed over the points."""
         return torch.stack([self._transposed(row) for row in rows])
 
     def _transposed(self, row: Tensor) -> Tensor:
@@ -137,17 +137,17 @@ def anisotropy_directions(
     dtype: torch.dtype = torch.float64,
     generator: torch.Generator | None = None,
 ) -> AnisotropyDirections:
-    """The k leading anisotropy directions of ``model`` (all by default), from its mixed derivative averaged over points.
+    """The k leading anisotropy directions of `model` (all by default), from its mixed derivative averaged over points.
 
     Args:
         model: in evaluation mode, with a smooth activation: the second derivatives of a ReLU leave out its kinks.
-        points: ``(examples, *input_shape)``; ``torch.zeros(1, *shape)`` for the derivative at 0, data for their average.
+        points: `(examples, *input_shape)`; `torch.zeros(1, *shape)` for the derivative at 0, data for their average.
         k: how many.
         output: which output.
         dtype: of the computation, on a copy of the model; squares of singular values ask for float64.
         generator: of the starting vectors.
 
-    Lanczos on ``A^T A``, dense when k is a large part of the inputs. Cost: two backward passes through first derivatives
+    Lanczos on `A^T A`, dense when k is a large part of the inputs. Cost: two backward passes through first derivatives
     per product, and about 2 k products, or one per input.
     """
     twin = copy.deepcopy(model).to(dtype)
@@ -189,13 +189,13 @@ def gradient_directions(
 
     Args:
         make_model: draw number to a freshly initialized network in evaluation mode.
-        point: ``input_shape``.
+        point: `input_shape`.
         draws: initializations; at most that many components are found.
         k: how many components.
         output: which output.
 
     Uncentred: the gradient has mean 0 over symmetric initializations. Cost: one backward pass per draw. The singular
-    values are those of the gradients as rows over ``sqrt(draws)``.
+    values are those of the gradients as rows over `sqrt(draws)`.
     """
     if draws < 1:
         raise InputError(f"The argument draws is at least 1, not {draws}.")

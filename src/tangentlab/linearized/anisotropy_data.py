@@ -19,17 +19,17 @@ def direction_dataset(
     half_margin: bool = False,
     split: str = "train",
 ) -> Dataset:
-    """D(u): ``x = eps y u + w`` with y = +-1 by a fair coin and ``w ~ N(0, sigma (I - u u^T))``; labels 1 for +1, else 0.
+    """D(u): `x = eps y u + w` with y = +-1 by a fair coin and `w ~ N(0, sigma (I - u u^T))`; labels 1 for +1, else 0.
 
-    So ``u^T x = eps y`` exactly, every other direction is noise, and a linear classifier along u makes no error.
+    So `u^T x = eps y` exactly, every other direction is noise, and a linear classifier along u makes no error.
 
     Args:
-        direction: u, ``input_shape``; it is normalized.
+        direction: u, `input_shape`; it is normalized.
         count: examples.
         generator: source of randomness.
         margin: eps.
         variance: sigma, the variance of every other direction.
-        half_margin: ``eps y / 2`` in place of ``eps y``, as in the public code of the papers.
+        half_margin: `eps y / 2` in place of `eps y`, as in the public code of the papers.
         split: "train" or "test".
     """
     norm = direction.norm()

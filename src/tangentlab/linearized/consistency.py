@@ -1,6 +1,6 @@
 """C-scores: how often networks that never saw an example get it right (Jiang et al. 2021), read or estimated.
 
-``C(x, y) = mean over sizes s of  mean over random subsets D of size s without (x, y) of  1[f(x; D) = y]``: near 1 for an
+`C(x, y) = mean over sizes s of  mean over random subsets D of size s without (x, y) of  1[f(x; D) = y]`: near 1 for an
 example that the others make easy, near 0 for one that contradicts them.
 """
 
@@ -44,11 +44,11 @@ _DAMAGED = (
 
 
 def read_c_scores(path: str | os.PathLike[str], labels: Tensor, *, rows: Tensor | None = None) -> Tensor:
-    """Scores ``(n,)`` from the public file of Jiang et al. (``cifar10-cscores-orig-order.npz``, the order of the data files).
+    """Scores `(n,)` from the public file of Jiang et al. (`cifar10-cscores-orig-order.npz`, the order of the data files).
 
     Args:
-        path: an npz file with ``scores`` and ``labels``.
-        labels: of the data at hand, ``(n,)``; each must be the label of the same row of the file.
+        path: an npz file with `scores` and `labels`.
+        labels: of the data at hand, `(n,)`; each must be the label of the same row of the file.
         rows: which rows of the file the data are; the first n by default.
 
     Raises:
@@ -92,8 +92,8 @@ class ConsistencyProfile:
 
     Attributes:
         fractions: sizes of the training subsets, as shares of the data.
-        profile: ``(fractions, n)`` share of right answers of the networks that did not see the example.
-        held_out: ``(fractions, n)`` how many networks these were.
+        profile: `(fractions, n)` share of right answers of the networks that did not see the example.
+        held_out: `(fractions, n)` how many networks these were.
     """
 
     fractions: tuple[float, ...]
@@ -102,12 +102,12 @@ class ConsistencyProfile:
 
     @property
     def scores(self) -> Tensor:
-        """The mean over subset sizes, ``(n,)``."""
+        """The mean over subset sizes, `(n,)`."""
         return self.profile.mean(0)
 
     @property
     def standard_errors(self) -> Tensor:
-        """Of the scores, ``(n,)``, from the binomial variance with one success and one failure added."""
+        """Of the scores, `(n,)`, from the binomial variance with one success and one failure added."""
         share = (self.profile * self.held_out + 1) / (self.held_out + 2)
         return (share * (1 - share) / self.held_out).sum(0).sqrt() / len(self.fractions)
 
@@ -116,7 +116,7 @@ class ConsistencyProfile:
 class ConsistencyRecipe:
     """How the networks of the estimate are trained: SGD with momentum on random subsets, the same for all.
 
-    ``networks`` of them, as evenly as possible over the ``fractions``.
+    `networks` of them, as evenly as possible over the `fractions`.
     """
 
     networks: int = 40
@@ -142,17 +142,17 @@ def consistency_scores(
     cache: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
 ) -> ConsistencyProfile:
-    """Estimate C-scores on ``data`` itself, from networks trained on random subsets and judged on the rest.
+    """Estimate C-scores on `data` itself, from networks trained on random subsets and judged on the rest.
 
     Args:
-        data: a classification task; ``(n, channels, side, side)`` images for the default network.
+        data: a classification task; `(n, channels, side, side)` images for the default network.
         recipe: numbers of networks and steps.
         make_model: a new network, drawn from torch's global random state; LeNet5 for the images by default.
         cache: folder for the result. The file's name holds a digest of data, recipe and network (its text, its first weights
             and its outputs on a few examples), so that other data or settings do not find it.
         progress: as in `tangentlab.NTK`.
 
-    An example that no network of some size holds out is an error. Cost: ``networks x epochs`` passes over part of the data;
+    An example that no network of some size holds out is an error. Cost: `networks x epochs` passes over part of the data;
     nothing of torch's random state is changed.
     """
     recipe = recipe or ConsistencyRecipe()
@@ -214,7 +214,7 @@ def _split(n: int, recipe: ConsistencyRecipe, number: int) -> tuple[int, Tensor,
 def _answers(
     data: Dataset, rows: Tensor, rest: Tensor, recipe: ConsistencyRecipe, make: Callable[[], nn.Module], number: int
 ) -> Tensor:
-    """Train one network on ``rows``; whether it is right on each of ``rest``."""
+    """Train one network on `rows`; whether it is right on each of `rest`."""
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(1_000_003 * recipe.seed + number)
         model = make().train()

@@ -1,6 +1,6 @@
 """Eigenfunctions of the tangent kernel on data: as tasks, as a basis, and what they say about a function.
 
-On n examples with the Gram matrix ``K v_j = s_j v_j`` the expectation over the data is the mean, and
+On n examples with the Gram matrix `K v_j = s_j v_j` the expectation over the data is the mean, and
 
     phi_j(x_a) = sqrt(n) v_j[a],   lambda_j = s_j / n,   E[phi_i phi_j] = delta_ij,   K(x, x') = sum_j lambda_j phi_j phi_j.
 
@@ -29,9 +29,9 @@ Method = Literal["auto", "gram", "nystrom", "lanczos"]
 
 @dataclass(frozen=True)
 class LemmaOne:
-    """``|f|_K^2 >= |f|_2^4 / alpha(f)``: the kernel norm, the alignment and the mean square of a function.
+    """`|f|_K^2 >= |f|_2^4 / alpha(f)`: the kernel norm, the alignment and the mean square of a function.
 
-    `tightness` is ``|f|_2^4 / (alpha |f|_K^2)``, at most 1, and 1 only for multiples of one eigenfunction (or of several
+    `tightness` is `|f|_2^4 / (alpha |f|_K^2)`, at most 1, and 1 only for multiples of one eigenfunction (or of several
     with one eigenvalue); `gap` is the difference of the two sides.
     """
 
@@ -41,7 +41,7 @@ class LemmaOne:
 
     @property
     def bound(self) -> Tensor:
-        """``|f|_2^4 / alpha(f)``."""
+        """`|f|_2^4 / alpha(f)`."""
         return self.mean_square.square() / self.alignment
 
     @property
@@ -60,9 +60,9 @@ class Eigenfunctions:
     """The k leading eigenfunctions of a kernel on n examples.
 
     Attributes:
-        eigenvalues: ``(k,)`` of the Gram matrix, descending; divided by n they are those of the kernel on the data.
-        vectors: ``(k, outputs * n)`` unit eigenvectors as rows, output-major as in `FMat.matrix`.
-        residual_norms: ``(k,)`` of the pairs.
+        eigenvalues: `(k,)` of the Gram matrix, descending; divided by n they are those of the kernel on the data.
+        vectors: `(k, outputs * n)` unit eigenvectors as rows, output-major as in `FMat.matrix`.
+        residual_norms: `(k,)` of the pairs.
         outputs: per example.
         message: how they were found.
     """
@@ -88,12 +88,12 @@ class Eigenfunctions:
 
     @property
     def kernel_eigenvalues(self) -> Tensor:
-        """lambda_j = s_j / n, ``(k,)``."""
+        """lambda_j = s_j / n, `(k,)`."""
         return self.eigenvalues / self.examples
 
     @property
     def functions(self) -> Tensor:
-        """phi_j at the examples, ``(k, outputs * n)``, orthonormal in the mean over examples."""
+        """phi_j at the examples, `(k, outputs * n)`, orthonormal in the mean over examples."""
         return self.vectors * self.examples**0.5
 
     @property
@@ -119,20 +119,20 @@ class Eigenfunctions:
         return self if self.rank == len(self) else self.leading(self.rank)
 
     def labels(self, index: int) -> Tensor:
-        """Function ``index`` as a task: 1 where it is positive, else 0, ``(n,)`` of int64, or ``(n, outputs)``."""
+        """Function `index` as a task: 1 where it is positive, else 0, `(n,)` of int64, or `(n, outputs)`."""
         if not 0 <= index < len(self):
             raise InputError(f"There are eigenfunctions 0 to {len(self) - 1}, {index} was asked for.")
         positive = (self.vectors[index] > 0).long()
         return positive if self.outputs == 1 else positive.reshape(self.outputs, -1).T
 
     def binarization(self) -> Tensor:
-        """``<sign(v_j), v_j> / sqrt(outputs n)``, ``(k,)``: the cosine that binarizing keeps; sqrt(2 / pi) for a Gaussian."""
+        """`<sign(v_j), v_j> / sqrt(outputs n)`, `(k,)`: the cosine that binarizing keeps; sqrt(2 / pi) for a Gaussian."""
         return self.vectors.abs().sum(1) / self.vectors.shape[1] ** 0.5
 
     def extend(self, cross_kernel: FMatDense | Tensor) -> Tensor:
-        """phi_j at new points, ``(k, m)``: ``phi_j(x) = sqrt(n) sum_a K(x, x_a) v_j[a] / s_j`` (Nystrom).
+        """phi_j at new points, `(k, m)`: `phi_j(x) = sqrt(n) sum_a K(x, x_a) v_j[a] / s_j` (Nystrom).
 
-        cross_kernel: ``(m, outputs * n)``, or `NTK(model, new, old)`.
+        cross_kernel: `(m, outputs * n)`, or `NTK(model, new, old)`.
         """
         if self._known() is not self:
             raise InputError(
@@ -143,24 +143,24 @@ class Eigenfunctions:
         return self.examples**0.5 * (self.vectors @ matrix.T) / self.eigenvalues[:, None]
 
     def coefficients(self, values: Tensor) -> Tensor:
-        """E[phi_j f], ``(..., k)``, of functions ``(..., outputs * n)``."""
+        """E[phi_j f], `(..., k)`, of functions `(..., outputs * n)`."""
         if values.shape[-1] != self.vectors.shape[1]:
             raise InputError(f"A function has {self.vectors.shape[1]} values here, not {values.shape[-1]}.")
         return values.to(self.vectors) @ self.vectors.T / self.examples**0.5
 
     def missing_energy(self, values: Tensor) -> Tensor:
-        """The share of ``|f|^2`` that lies outside of the span of these eigenfunctions, ``(...)``."""
+        """The share of `|f|^2` that lies outside of the span of these eigenfunctions, `(...)`."""
         kept = self.coefficients(values).square().sum(-1) * self.examples
         return (1 - kept / values.to(self.vectors).square().sum(-1)).clamp_min(0)
 
     def alignment(self, values: Tensor) -> Tensor:
-        """``alpha(f) = sum_j lambda_j E[phi_j f]^2``, ``(...)``: with fewer than all eigenfunctions, a lower bound."""
+        """`alpha(f) = sum_j lambda_j E[phi_j f]^2`, `(...)`: with fewer than all eigenfunctions, a lower bound."""
         return (self.coefficients(values).square() * self.kernel_eigenvalues).sum(-1)
 
     def norm_squared(self, values: Tensor, *, truncated: bool = False) -> Tensor:
-        """``|f|_K^2 = sum_j E[phi_j f]^2 / lambda_j``, ``(...)``.
+        """`|f|_K^2 = sum_j E[phi_j f]^2 / lambda_j`, `(...)`.
 
-        A function that leaves the span of the known eigenfunctions is refused unless ``truncated`` asks for its part in
+        A function that leaves the span of the known eigenfunctions is refused unless `truncated` asks for its part in
         the span: what lies outside has the largest norm of all.
         """
         known = self._known()
@@ -174,12 +174,12 @@ class Eigenfunctions:
         return (known.coefficients(values).square() / known.kernel_eigenvalues).sum(-1)
 
     def lemma_one(self, values: Tensor) -> LemmaOne:
-        """Both sides of ``|f|_K^2 >= |f|_2^4 / alpha(f)`` for functions in the span."""
+        """Both sides of `|f|_K^2 >= |f|_2^4 / alpha(f)` for functions in the span."""
         mean_square = values.to(self.vectors).square().sum(-1) / self.examples
         return LemmaOne(self.norm_squared(values), self.alignment(values), mean_square)
 
     def energy_concentration(self, labels: Tensor, k: int | None = None) -> Tensor:
-        """``|Phi y| / |y|`` with Phi the first k unit eigenvectors, ``(...)``; `chance_concentration` of random labels.
+        """`|Phi y| / |y|` with Phi the first k unit eigenvectors, `(...)`; `chance_concentration` of random labels.
 
         Its square is the share of the labels' energy in the leading k-dimensional eigenspace.
         """
@@ -189,7 +189,7 @@ class Eigenfunctions:
 
 
 def chance_concentration(k: int, n: int) -> float:
-    """``sqrt(k / n)``: the root mean square energy concentration of random directions."""
+    """`sqrt(k / n)`: the root mean square energy concentration of random directions."""
     if not 0 < k <= n:
         raise InputError(f"The argument k must be between 1 and n = {n}, not {k}.")
     return float((k / n) ** 0.5)
@@ -205,15 +205,15 @@ def eigenfunctions(
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> Eigenfunctions:
-    """The k leading eigenfunctions of the tangent kernel of ``model`` on data.
+    """The k leading eigenfunctions of the tangent kernel of `model` on data.
 
     Args:
-        model: in evaluation mode; for one logit of several pass ``outputs=index``.
+        model: in evaluation mode; for one logit of several pass `outputs=index`.
         loader: the data in a fixed order and in batches, as for `tangentlab.NTK`.
         k: how many; at most the number of examples times outputs.
         method: "gram" holds the Gram matrix, 4 n^2 bytes in float32 (3.6 GB for n = 30,000); "lanczos" multiplies with a
             kernel that is never stored, exact as well, a few k passes over the data; "nystrom" is approximate, from the
-            kernel between all points and ``landmarks`` random ones; "auto" is "gram" where it fits, else "lanczos".
+            kernel between all points and `landmarks` random ones; "auto" is "gram" where it fits, else "lanczos".
         landmarks: m of "nystrom", between k and n; memory 8 n m bytes in float32.
         generator: of the landmarks and of starting vectors.
         options: further arguments of `tangentlab.NTK` (outputs, function, layers, forward, progress).

@@ -32,13 +32,13 @@ class Groups:
         return {name: len(rows) for name, rows in self.rows.items()}
 
     def means(self, values: Tensor) -> dict[str, float]:
-        """Mean over each group of values ``(n,)``, such as losses or right answers; NaN for an empty group."""
+        """Mean over each group of values `(n,)`, such as losses or right answers; NaN for an empty group."""
         return {name: float(values[rows].double().mean()) for name, rows in self.rows.items()}
 
     def balanced(self, per_group: int, generator: Generator, *, cap: bool = False) -> Groups:
-        """``per_group`` rows of every group, drawn without replacement.
+        """`per_group` rows of every group, drawn without replacement.
 
-        A group that is too small is an error that names it; with ``cap`` all groups shrink to the smallest one instead.
+        A group that is too small is an error that names it; with `cap` all groups shrink to the smallest one instead.
         """
         if per_group < 1:
             raise InputError(f"The argument per_group is at least 1, not {per_group}.")
@@ -53,12 +53,12 @@ class Groups:
         return Groups(picks)
 
     def merged(self, parts: dict[str, list[str]]) -> Groups:
-        """New groups, each the union of old ones: ``{"with": ["1, 1", "0, 0"], ...}``."""
+        """New groups, each the union of old ones: `{"with": ["1, 1", "0, 0"], ...}`."""
         return Groups({name: torch.cat([self.rows[old] for old in members]) for name, members in parts.items()})
 
 
 def score_groups(scores: Tensor, count: int = 10) -> Groups:
-    """``count`` groups of (nearly) equal size by increasing score, the hardest first: "1" to ``str(count)``.
+    """`count` groups of (nearly) equal size by increasing score, the hardest first: "1" to `str(count)`.
 
     Equal scores keep the order of the examples.
     """

@@ -108,7 +108,7 @@ class LinearityProbe:
 
 @dataclass(frozen=True)
 class Observed:
-    """What one forward pass shows: outputs, positive units ``(n, ...)`` of every ReLU, and a representation ``(n, ...)``."""
+    """What one forward pass shows: outputs, positive units `(n, ...)` of every ReLU, and a representation `(n, ...)`."""
 
     outputs: Any
     signs: list[Tensor]
@@ -118,7 +118,7 @@ class Observed:
 def observed(model: nn.Module, batch: Any, modules: Sequence[str], forward: Forward | None = None) -> Observed:
     """Run the model in eval mode and look at it.
 
-    ``modules`` names those of which the last one called has the representation as its input (see `representation_modules`);
+    `modules` names those of which the last one called has the representation as its input (see `representation_modules`);
     none for the outputs.
     """
     missing = set(modules) - {name for name, _ in model.named_modules()}

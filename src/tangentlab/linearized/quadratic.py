@@ -1,14 +1,14 @@
 """A regression whose training is known in closed form, lazy and not: the quadratic model of George (2023), section 5.4.
 
-The function is ``f(x) = theta^T x`` with ``theta = 1/2 sum_l w_l^2 v_l``, where ``X = sum_l sqrt(mu_l) u_l v_l^T`` is the
-singular value decomposition of the inputs and w is trained by gradient flow on ``1/2 |X theta - y|^2``. Every mode l moves
-on its own, with ``theta_l = w_l^2 / 2``:
+The function is `f(x) = theta^T x` with `theta = 1/2 sum_l w_l^2 v_l`, where `X = sum_l sqrt(mu_l) u_l v_l^T` is the
+singular value decomposition of the inputs and w is trained by gradient flow on `1/2 |X theta - y|^2`. Every mode l moves
+on its own, with `theta_l = w_l^2 / 2`:
 
     full        d theta_l / dt = -2 mu_l theta_l    (theta_l - theta*_l)
     linearized  d theta_l / dt = -2 mu_l theta_l(0) (theta_l - theta*_l)
 
-so that the linearized model learns at the speed ``2 mu_l theta_l(0)``, which knows nothing of the labels, and the full one
-in the end at ``2 y~_l = 2 mu_l theta*_l``, which does.
+so that the linearized model learns at the speed `2 mu_l theta_l(0)`, which knows nothing of the labels, and the full one
+in the end at `2 y~_l = 2 mu_l theta*_l`, which does.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class QuadraticModel:
     """Inputs in their singular basis, and where every mode starts and ends; all in float64.
 
     Attributes:
-        inputs: X ``(n, d)``.
-        targets: y ``(n,)``.
-        basis: ``(d, d)``, the v_l as columns, signs such that every ``u_l^T y >= 0``.
-        mu: ``(d,)`` squared singular values, descending, 0 beyond the rank.
-        start: ``(d,)`` theta_l(0) > 0.
-        solution: ``(d,)`` theta*_l: ``u_l^T y / sqrt(mu_l)`` within the rank, theta_l(0) beyond it, where nothing moves.
+        inputs: X `(n, d)`.
+        targets: y `(n,)`.
+        basis: `(d, d)`, the v_l as columns, signs such that every `u_l^T y >= 0`.
+        mu: `(d,)` squared singular values, descending, 0 beyond the rank.
+        start: `(d,)` theta_l(0) > 0.
+        solution: `(d,)` theta*_l: `u_l^T y / sqrt(mu_l)` within the rank, theta_l(0) beyond it, where nothing moves.
     """
 
     inputs: Tensor
@@ -48,7 +48,7 @@ class QuadraticModel:
 
     @classmethod
     def of(cls, inputs: Tensor, targets: Tensor, start: Tensor | float) -> QuadraticModel:
-        """From data ``(n, d)``, ``(n,)`` and ``theta_l(0) = w_l(0)^2 / 2``, one number or ``(d,)`` in the order of the modes.
+        """From data `(n, d)`, `(n,)` and `theta_l(0) = w_l(0)^2 / 2`, one number or `(d,)` in the order of the modes.
 
         The parametrization refers to one basis, and in an eigenspace of several dimensions the basis is a choice: here
         its first vector is the one that carries the labels, the others carry none of them. Cost: one full decomposition.
@@ -87,14 +87,14 @@ class QuadraticModel:
 
     @property
     def correlations(self) -> Tensor:
-        """``y~_l = v_l^T X^T y = mu_l theta*_l``, ``(d,)``; 0 beyond the rank."""
+        """`y~_l = v_l^T X^T y = mu_l theta*_l`, `(d,)`; 0 beyond the rank."""
         return self.mu * self.solution
 
     def modes(self, times: Tensor | float, regime: Regime = "full") -> Tensor:
-        """theta_l(t) in closed form (proposition 5.4.1), ``(times, d)``; infinity is a time.
+        """theta_l(t) in closed form (proposition 5.4.1), `(times, d)`; infinity is a time.
 
-        Full: ``theta0 theta* / (theta0 + exp(-2 y~ t) (theta* - theta0))``, and ``theta0 / (1 + 2 mu theta0 t)`` where theta*
-        is 0. Linearized: ``theta* + exp(-2 mu theta0 t) (theta0 - theta*)``.
+        Full: `theta0 theta* / (theta0 + exp(-2 y~ t) (theta* - theta0))`, and `theta0 / (1 + 2 mu theta0 t)` where theta*
+        is 0. Linearized: `theta* + exp(-2 mu theta0 t) (theta0 - theta*)`.
         """
         _check(regime)
         t = torch.as_tensor(times, dtype=torch.float64).reshape(-1, 1)
@@ -110,24 +110,24 @@ class QuadraticModel:
         return torch.where(moves, torch.where(end > 0, towards, decaying), start)
 
     def weights(self, times: Tensor | float, regime: Regime = "full") -> Tensor:
-        """theta(t) in the coordinates of the inputs, ``(times, d)``."""
+        """theta(t) in the coordinates of the inputs, `(times, d)`."""
         return self.modes(times, regime) @ self.basis.T
 
     def predictions(self, times: Tensor | float, regime: Regime = "full", inputs: Tensor | None = None) -> Tensor:
-        """f(x_i) at every time, ``(times, n)``, at the training inputs or at others ``(m, d)``."""
+        """f(x_i) at every time, `(times, n)`, at the training inputs or at others `(m, d)`."""
         points = self.inputs if inputs is None else inputs.double()
         return self.weights(times, regime) @ points.T
 
     def losses(self, times: Tensor | float, regime: Regime = "full") -> Tensor:
-        """``1/2 (f(x_i) - y_i)^2`` of every training example, ``(times, n)``."""
+        """`1/2 (f(x_i) - y_i)^2` of every training example, `(times, n)`."""
         return 0.5 * (self.predictions(times, regime) - self.targets).square()
 
     def convergence_times(self, eps: float, regime: Regime = "full", *, approximate: bool = False) -> Tensor:
-        """The time at which ``|theta_l - theta*_l| = eps``, ``(d,)``; 0 for a mode that starts within eps.
+        """The time at which `|theta_l - theta*_l| = eps`, `(d,)`; 0 for a mode that starts within eps.
 
-        Full: ``log((theta* - theta0) (theta* - eps) / (theta0 eps)) / (2 y~)``, linearized: ``log((theta* - theta0) / eps) /
-        (2 mu theta0)``, for a start below theta*; likewise above. ``approximate`` gives the leading terms for small eps and
-        theta0: ``log(theta*^2 / (eps theta0)) / (2 y~)`` and ``log(theta* / eps) / (2 mu theta0)``, meant for theta* > 0.
+        Full: `log((theta* - theta0) (theta* - eps) / (theta0 eps)) / (2 y~)`, linearized: ``log((theta* - theta0) / eps) /
+        (2 mu theta0)`, for a start below theta*; likewise above. `approximate`` gives the leading terms for small eps and
+        theta0: `log(theta*^2 / (eps theta0)) / (2 y~)` and `log(theta* / eps) / (2 mu theta0)`, meant for theta* > 0.
         """
         _check(regime)
         if not eps > 0:
@@ -147,9 +147,9 @@ class QuadraticModel:
         return torch.where(far, times, 0.0)
 
     def schedule(self, regime: Regime = "full") -> Tensor:
-        """Claim 1: the modes in the order in which they are learnt, ``(rank,)``, by y~_l or by mu_l theta_l(0).
+        """Claim 1: the modes in the order in which they are learnt, `(rank,)`, by y~_l or by mu_l theta_l(0).
 
-        Up to logarithms ``t_l / t_k = y~_k / y~_l`` in the full model and ``mu_k theta_k(0) / (mu_l theta_l(0))`` in the
+        Up to logarithms `t_l / t_k = y~_k / y~_l` in the full model and `mu_k theta_k(0) / (mu_l theta_l(0))` in the
         linearized one: labels set the order in the full model only. Modes without labels are not learnt and left out.
         """
         _check(regime)
@@ -159,9 +159,9 @@ class QuadraticModel:
 
 
 def sequential_value(model: QuadraticModel, mode: int, other: int, eps: float, sigma: float, shape: Tensor) -> float:
-    """Claim 2: where mode ``other`` is when ``mode`` has converged to eps, for a start ``theta(0) = sigma shape`` near 0.
+    """Claim 2: where mode `other` is when `mode` has converged to eps, for a start `theta(0) = sigma shape` near 0.
 
-    ``theta*' s' / (s' + theta*' (eps s / theta*^2)^rho sigma^(rho - 1))`` with ``rho = y~' / y~`` and s the shape: as sigma
+    `theta*' s' / (s' + theta*' (eps s / theta*^2)^rho sigma^(rho - 1))` with `rho = y~' / y~` and s the shape: as sigma
     falls it goes to theta*' where the other correlation is larger and to 0 where it is smaller, so that modes are learnt
     one after the other. Of the model only solution and correlations are used.
     """
@@ -202,7 +202,7 @@ def _label_basis(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 def _towards(coefficients: Tensor) -> tuple[Tensor, Tensor]:
-    """An orthogonal matrix whose first column is along ``coefficients``, and the coefficients in its columns."""
+    """An orthogonal matrix whose first column is along `coefficients`, and the coefficients in its columns."""
     size, norm = len(coefficients), coefficients.norm()
     along = coefficients.new_zeros(size)
     along[0] = norm

@@ -14,25 +14,25 @@ from tangentlab.linearized.quadratic import QuadraticModel
 
 @dataclass(frozen=True)
 class QuadraticExample:
-    """Inputs ``(n, d)``, targets ``(n,)`` and named groups of examples whose losses are compared."""
+    """Inputs `(n, d)`, targets `(n,)` and named groups of examples whose losses are compared."""
 
     inputs: Tensor
     targets: Tensor
     groups: dict[str, Tensor]
 
     def model(self, sigma: float) -> QuadraticModel:
-        """The quadratic model that starts from ``w = sqrt(sigma) (1, ..., 1)``, i.e. ``theta_l(0) = sigma / 2``."""
+        """The quadratic model that starts from `w = sqrt(sigma) (1, ..., 1)`, i.e. `theta_l(0) = sigma / 2`."""
         return QuadraticModel.of(self.inputs, self.targets, sigma / 2)
 
     def group_losses(self, losses: Tensor) -> dict[str, Tensor]:
-        """Mean over each group of losses ``(..., n)``."""
+        """Mean over each group of losses `(..., n)`."""
         return {name: losses[..., rows].mean(-1) for name, rows in self.groups.items()}
 
 
 def reversed_order(mu: Sequence[float], features: int | None = None) -> QuadraticExample:
-    """Example 1: ``x_i = sqrt(mu_i) e_i``, ``y_i = mu_{n-i+1} / sqrt(mu_i)``, mu descending: every mode is an example.
+    """Example 1: `x_i = sqrt(mu_i) e_i`, `y_i = mu_{n-i+1} / sqrt(mu_i)`, mu descending: every mode is an example.
 
-    The linearized model learns at the speeds mu_i, the full one at ``y~_i = mu_{n-i+1}``: in the opposite order.
+    The linearized model learns at the speeds mu_i, the full one at `y~_i = mu_{n-i+1}`: in the opposite order.
     """
     values = torch.tensor(list(mu), dtype=torch.float64)
     n = len(values)
@@ -47,10 +47,10 @@ def reversed_order(mu: Sequence[float], features: int | None = None) -> Quadrati
 
 
 def noisy_labels(n: int, noisy: int, eta: float, features: int | None = None) -> QuadraticExample:
-    """Example 2: ``x_i = kappa_i y_i e_1 + eta e_{i+1}``, kappa = -1 for the ``noisy`` last examples: their labels are wrong.
+    """Example 2: `x_i = kappa_i y_i e_1 + eta e_{i+1}`, kappa = -1 for the `noisy` last examples: their labels are wrong.
 
-    ``X X^T = z z^T + eta^2 I`` with ``z = kappa y``: one shared direction with eigenvalue ``n + eta^2``, which carries the
-    share ``1 - 2q/n`` of the labels, and eta^2 for everything that belongs to one example.
+    `X X^T = z z^T + eta^2 I` with `z = kappa y`: one shared direction with eigenvalue `n + eta^2`, which carries the
+    share `1 - 2q/n` of the labels, and eta^2 for everything that belongs to one example.
     """
     kappa, targets = _signs(n, noisy)
     inputs = _coordinates(n, features or n + 1, n + 1)
@@ -61,7 +61,7 @@ def noisy_labels(n: int, noisy: int, eta: float, features: int | None = None) ->
 
 
 def spurious_feature(n: int, minority: int, lam: float, eta: float, features: int | None = None) -> QuadraticExample:
-    """Example 3: ``x_i = kappa_i y_i e_1 + lam y_i e_2 + eta e_{i+2}``, kappa = -1 for the ``minority`` last examples.
+    """Example 3: `x_i = kappa_i y_i e_1 + lam y_i e_2 + eta e_{i+2}`, kappa = -1 for the `minority` last examples.
 
     e_1 is the spurious feature, which agrees with the label on the majority only; e_2 the core feature, which always does
     and is weaker by lam.
@@ -76,7 +76,7 @@ def spurious_feature(n: int, minority: int, lam: float, eta: float, features: in
 
 
 def _signs(n: int, few: int) -> tuple[Tensor, Tensor]:
-    """kappa: -1 for the last ``few`` examples, which must be a minority; targets: alternating signs."""
+    """kappa: -1 for the last `few` examples, which must be a minority; targets: alternating signs."""
     if not 1 <= few < -(-n // 2):
         raise InputError(f"Between 1 and ceil(n / 2) - 1 of {n} examples can be the few, not {few}.")
     kappa = torch.ones(n, dtype=torch.float64)

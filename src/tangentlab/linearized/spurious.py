@@ -15,13 +15,13 @@ from tangentlab.errors import InputError
 def add_corner_patch(
     core: Dataset, patches: Dataset, agreement: float, generator: Generator, *, pixels: int = 12
 ) -> tuple[Dataset, Tensor]:
-    """Binary ``core`` images with a patch of class 0 or 1 in the upper left corner, and the cue ``(n,)`` that it shows.
+    """Binary `core` images with a patch of class 0 or 1 in the upper left corner, and the cue `(n,)` that it shows.
 
-    Exactly ``round(agreement n_c)`` images of each class c get a patch of their own class, the others one of the other
-    class; patches are drawn with replacement, averaged to ``pixels`` x ``pixels``, and written over all channels.
+    Exactly `round(agreement n_c)` images of each class c get a patch of their own class, the others one of the other
+    class; patches are drawn with replacement, averaged to `pixels` x `pixels`, and written over all channels.
 
     Args:
-        core: labels 0 and 1, inputs ``(n, channels, height, width)``.
+        core: labels 0 and 1, inputs `(n, channels, height, width)`.
         patches: labels 0 and 1, one channel.
         agreement: share of images whose patch agrees with the label; 0.5 makes it useless.
         generator: source of randomness.

@@ -22,8 +22,8 @@ HOW = "torch.save(torchvision.models.resnet18(weights='IMAGENET1K_V1').state_dic
 def imagenet_resnet18(path: str | os.PathLike[str] | None = None) -> ResNet:
     """ResNet18 with batch norm and 1000 outputs, in evaluation mode, with torchvision's weights.
 
-    ``path`` is the file of the state dictionary; by default it is looked for in ``$TANGENTLAB_DATA`` and the user's cache,
-    there in the folder itself or in ``weights``. The file must hold exactly the names and shapes of torchvision's resnet18.
+    `path` is the file of the state dictionary; by default it is looked for in `$TANGENTLAB_DATA` and the user's cache,
+    there in the folder itself or in `weights`. The file must hold exactly the names and shapes of torchvision's resnet18.
     """
     file = Path(path).expanduser() if path is not None else _found()
     model = ResNet18(1000, stem="imagenet")

@@ -34,9 +34,9 @@ class Eigenpairs(Generic[Vectors]):
     """Some eigenpairs of a matrix, the most wanted first.
 
     Attributes:
-        values: ``(k,)``.
+        values: `(k,)`.
         vectors: a batch of k orthonormal vectors of the matrix's space.
-        residual_norms: ``(k,)`` true ``|F v - s v|``: an eigenvalue of F lies within this distance of s.
+        residual_norms: `(k,)` true `|F v - s v|`: an eigenvalue of F lies within this distance of s.
         matvecs: products with the matrix that were spent; 0 when another route gave the pairs.
         converged: whether every residual is below the tolerance.
         message: how the pairs were found.

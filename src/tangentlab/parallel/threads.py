@@ -1,6 +1,6 @@
 """Independent pieces of work side by side, with one thread each.
 
-``torch.set_num_threads`` writes two things: the count of the calling thread, and the count that threads started later
+`torch.set_num_threads` writes two things: the count of the calling thread, and the count that threads started later
 will begin with. A worker that sets its own count therefore never disturbs its caller, and the caller sets its own
 unchanged count once more at the end to give later threads their old start.
 """
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def num_threads(count: int) -> Iterator[None]:
-    """Runs the block with ``count`` threads and restores the count of the calling thread."""
+    """Runs the block with `count` threads and restores the count of the calling thread."""
     before = torch.get_num_threads()
     yield from changed(lambda: torch.set_num_threads(count), lambda: torch.set_num_threads(before))
 
@@ -51,7 +51,7 @@ def _is_running(task: Path) -> bool:
 
 
 def processors_are_free(threads: int) -> bool:
-    """Whether ``threads`` threads of this process would each find a processor of their own."""
+    """Whether `threads` threads of this process would each find a processor of their own."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return threads + others_running() <= cores
@@ -71,7 +71,7 @@ def _like_caller() -> Callable[[], None]:
 
 
 def side_by_side(function: Callable[[Item], Result], items: Sequence[Item], costs: Sequence[float]) -> list[Result]:
-    """``[function(item) for item in items]``, one thread each, as many at once as the caller has threads.
+    """`[function(item) for item in items]`, one thread each, as many at once as the caller has threads.
 
     An item that would leave threads idle is done first, alone, with all threads, when the processors are free: with p
     threads one decomposition is about p^0.6 times faster. The caller's thread count is left as it was.
@@ -114,7 +114,7 @@ def _dominates(queue: Sequence[int], costs: Sequence[float], threads: int) -> bo
 
 
 def _shared_out(costs: Sequence[float], count: int) -> tuple[list[list[int]], list[float]]:
-    """Indices in ``count`` lists, largest cost first to the lightest list, and the load of each list."""
+    """Indices in `count` lists, largest cost first to the lightest list, and the load of each list."""
     lanes: list[list[int]] = [[] for _ in range(count)]
     loads = [0.0] * count
     for index in sorted(range(len(costs)), key=lambda index: -costs[index]):
@@ -129,7 +129,7 @@ _LANE_OPERATIONS = 5e7
 
 
 def in_lanes(work: Callable[[Sequence[Item]], Result], items: Sequence[Item], costs: Sequence[float]) -> list[Result]:
-    """``[work(lane) for lane in lanes]``: the items in lanes of about equal cost, each lane on a core of its own.
+    """`[work(lane) for lane in lanes]`: the items in lanes of about equal cost, each lane on a core of its own.
 
     Small products run faster on one core each than on all cores one after the other. The lanes depend on costs and number
     of threads alone, never on timing, so sums over lanes repeat to the last bit. Items that cannot be balanced, and little
@@ -170,7 +170,7 @@ if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's
 
 
 def _balanced(costs: Sequence[float], count: int) -> list[list[int]]:
-    """Indices in ``count`` lists whose costs differ little; else in one list."""
+    """Indices in `count` lists whose costs differ little; else in one list."""
     lanes, loads = _shared_out(costs, count)
     even = sum(costs) / count
     if even < _LANE_OPERATIONS or max(loads) > 1.2 * even:

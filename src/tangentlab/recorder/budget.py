@@ -112,7 +112,7 @@ class Budget:
         return self.spent / self.training if self.training > 0 else 0.0
 
     def allowance(self, step: int, last: int | None, snapshots: int) -> float:
-        """Seconds that each of the ``snapshots`` still to come may take, in a training of ``last`` steps."""
+        """Seconds that each of the `snapshots` still to come may take, in a training of `last` steps."""
         if not self._laps:
             return float("inf")
         left = horizon(step, last) - step

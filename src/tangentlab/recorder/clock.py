@@ -28,7 +28,7 @@ class Clock:
 
     @contextmanager
     def on(self, what: str) -> Iterator[None]:
-        """Count the time of the block as time for ``what``."""
+        """Count the time of the block as time for `what`."""
         self._count()
         self._open.append(what)
         try:

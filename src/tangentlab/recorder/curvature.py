@@ -20,8 +20,8 @@ def curvature(view: View, products: int = 1) -> dict[str, float]:
     """Unbiased estimates of the traces of the Fisher matrix and of the Hessian of the loss; nothing without labels.
 
     On the first 32 examples of the probe. The Fisher matrix takes one backward (`SignedRoots`), the Hessian one product with
-    a vector of random signs, about four forward passes, for each of ``products``; its estimate has a standard deviation of
-    ``sqrt(2 / products) |H|_F``. A likelihood without a known loss has no Hessian.
+    a vector of random signs, about four forward passes, for each of `products`; its estimate has a standard deviation of
+    `sqrt(2 / products) |H|_F`. A likelihood without a known loss has no Hessian.
     """
     if view.likelihood is None or view.labels is None:
         return {}

@@ -24,11 +24,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Inside: eval mode, no autocast, gradients on, no ``.grad``, and no hooks on the gradients of parameters.
+    """Inside: eval mode, no autocast, gradients on, no `.grad`, and no hooks on the gradients of parameters.
 
     Afterwards, also after an exception: the random states of torch, numpy and Python, buffers, attributes and hooks of all
-    modules, their modes one by one, ``requires_grad`` and ``.grad`` of all parameters are what they were. Modes are set as
-    attributes, since ``eval()`` of some models does more than that (merges adapters, unfreezes layers).
+    modules, their modes one by one, `requires_grad` and `.grad` of all parameters are what they were. Modes are set as
+    attributes, since `eval()` of some models does more than that (merges adapters, unfreezes layers).
     """
     with ExitStack() as stack:
         stack.enter_context(same_python_randomness())
@@ -56,7 +56,7 @@ def same_python_randomness() -> Iterator[None]:
 
 @contextmanager
 def _same_gradients(model: nn.Module) -> Iterator[None]:
-    """A backward inside would add to ``.grad`` in place, so the gradients are put away and back."""
+    """A backward inside would add to `.grad` in place, so the gradients are put away and back."""
     saved = [(parameter, parameter.grad, parameter.requires_grad) for parameter in model.parameters()]
 
     def put_away() -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def lightning_callback(recorder: TangentRecorder) -> Any:
-    """A callback for ``Trainer(callbacks=[...])``: a snapshot before training, at the schedule's steps, and at the end.
+    """A callback for `Trainer(callbacks=[...])`: a snapshot before training, at the schedule's steps, and at the end.
 
     Steps are updates of the optimizer, so accumulated batches count once. The recorder's state is part of Lightning's
     checkpoints; a fit that goes on from one without it is joined at its step. In distributed training the process of rank 0

@@ -38,7 +38,7 @@ def classes_last(
 
 
 def guessed(labels: Iterable[Tensor], shape: torch.Size) -> Likelihood | None:
-    """What the labels ``(n, ...)`` of all probes suggest for outputs ``(n, *shape)``; None without labels.
+    """What the labels `(n, ...)` of all probes suggest for outputs `(n, *shape)`; None without labels.
 
     Two classes where every output has a label that is 0 or 1, of whatever type, or where integers belong to a single output;
     real targets where labels are floating point otherwise; else classes.
@@ -71,15 +71,15 @@ def probabilities(labels: Tensor) -> Tensor:
 
 
 def are_classes(labels: Tensor, shape: torch.Size, likelihood: Likelihood | None) -> bool:
-    """Whether labels ``(n, ...)`` are indices of the last axis of outputs ``(n, ..., classes)``."""
+    """Whether labels `(n, ...)` are indices of the last axis of outputs `(n, ..., classes)`."""
     fit = not labels.is_floating_point() and labels.shape[1:] == shape[:-1] and shape[-1] > 1
     return fit and not isinstance(likelihood, Binary | Regression)
 
 
 def target_columns(labels: Tensor, shape: torch.Size, outputs: list[int], likelihood: Likelihood | None) -> Tensor:
-    """What the flattened outputs of the given shape should be, for some of them: ``(n, len(outputs))`` in float64.
+    """What the flattened outputs of the given shape should be, for some of them: `(n, len(outputs))` in float64.
 
-    Class labels ``(n, ...)`` of outputs ``(n, ..., classes)`` are 1 at their class and 0 elsewhere (negative labels, which
+    Class labels `(n, ...)` of outputs `(n, ..., classes)` are 1 at their class and 0 elsewhere (negative labels, which
     losses ignore, are 0 everywhere); the two classes of the binary likelihood are -1 and 1; real targets are as they are.
     """
     if are_classes(labels, shape, likelihood):

@@ -1,6 +1,6 @@
 """What a snapshot measures: functions from a `View` of one probe to named numbers.
 
-A measure of your own is any such function; its numbers are called ``{probe}/{name}``.
+A measure of your own is any such function; its numbers are called `{probe}/{name}`.
 
 * `performance`: loss and accuracy on the probe;
 * `spectrum`: statistics of the centred kernel's eigenvalues;
@@ -63,7 +63,7 @@ def _share(right: Tensor, logits: Tensor) -> float:
 def spectrum(view: View, largest: Sequence[int] | None = None) -> dict[str, float]:
     """Largest, mean and median eigenvalue, trace, ranks and trace ratios of the kernel centred per output.
 
-    ``largest``: how many eigenvalues the trace ratios are of (``T_40``); by default `SHARES` of all (``T_4%``).
+    `largest`: how many eigenvalues the trace ratios are of (`T_40`); by default `SHARES` of all (`T_4%`).
     """
     return _spectrum(view, CENTRE, largest)
 
@@ -140,7 +140,7 @@ NEED_A_LOSS = {"performance": "loss", "curvature": "hessian_trace"}
 def measures_of(chosen: Any) -> dict[str, Measure]:
     """Measures by name, from names and functions; "complexity" is the recorder's own and not among them.
 
-    A function whose name is taken, by another or by what the recorder measures itself, gets a number: ``<lambda> 2``.
+    A function whose name is taken, by another or by what the recorder measures itself, gets a number: `<lambda> 2`.
     """
     found: dict[str, Measure] = {}
     names = {id(measure): name for name, measure in NAMED.items()}

@@ -143,9 +143,9 @@ class Observer:
         return sum(one.seconds for one in plans)
 
     def look(self, step: int, size: Size, *, trace: bool, strict: bool) -> Sight:
-        """Take all measures after ``step`` updates.
+        """Take all measures after `step` updates.
 
-        trace: whether ``sqrt(tr K)`` of the first probe is wanted. strict: raise what a measure raises.
+        trace: whether `sqrt(tr K)` of the first probe is wanted. strict: raise what a measure raises.
         """
         sight, clock = Sight(size), Clock()
         for number, probe in enumerate(self.probes.values()):

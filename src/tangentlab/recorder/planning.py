@@ -13,7 +13,7 @@ from tangentlab.schedule import Schedule
 
 @dataclass(frozen=True)
 class Course:
-    """A training after ``step`` updates, of ``total`` where that is known, with snapshots at the steps of a schedule."""
+    """A training after `step` updates, of `total` where that is known, with snapshots at the steps of a schedule."""
 
     schedule: Schedule
     step: int

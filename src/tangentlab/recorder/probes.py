@@ -44,7 +44,7 @@ class Probe:
 
     @classmethod
     def of(cls, name: str, data: Any, largest: int, generator: torch.Generator) -> Probe:
-        """From a loader (its first batches), or a batch or a dataset, of which ``largest`` examples are drawn by chance."""
+        """From a loader (its first batches), or a batch or a dataset, of which `largest` examples are drawn by chance."""
         _refuse_arrays(name, data)
         batches = Batches(_loader(data, largest, generator) if _is_dataset(data) else data)
         whole = next(iter(batches)) if len(batches) == 1 else _joined(batches, largest)
@@ -116,8 +116,8 @@ class View:
         name: of the probe.
         model: the network, in eval mode.
         options: how to call it and which parameters to look at, as in `tangentlab.NTK`.
-        batch: the examples, ``n`` of them.
-        outputs: indices of the flattened outputs looked at, ``c`` of them.
+        batch: the examples, `n` of them.
+        outputs: indices of the flattened outputs looked at, `c` of them.
         step: updates done.
         generator: source of randomness, the same stream at the same step.
         memory: what a measure wants to find again at the next snapshot; kept in checkpoints.
@@ -138,7 +138,7 @@ class View:
 
     @classmethod
     def of(cls, model: nn.Module, batch: Any, name: str = "probe") -> View:
-        """All outputs of all examples of a batch, to take measures without a recorder: ``spectrum(View.of(model, (x, y)))``."""
+        """All outputs of all examples of a batch, to take measures without a recorder: `spectrum(View.of(model, (x, y)))`."""
         options, labels = Options(progress=False), _labels(batch)
         shape = Network.of(model, **options).values(batch).shape[1:]
         like = None if labels is None else guessed([labels], shape)
@@ -146,7 +146,7 @@ class View:
 
     @cached_property
     def layer_kernels(self) -> dict[str, FMatDense]:
-        """The kernel ``(c, n, c, n)`` of every layer, from one pass."""
+        """The kernel `(c, n, c, n)` of every layer, from one pass."""
         with self.clock.on("kernels"):
             kernels: dict[str, FMatDense] = NTK(
                 self.model, self.batch, outputs=self.outputs, per_layer=True, **self.options
@@ -155,7 +155,7 @@ class View:
 
     @cached_property
     def kernel(self) -> FMatDense:
-        """The tangent kernel ``(c, n, c, n)``: the sum over layers."""
+        """The tangent kernel `(c, n, c, n)`: the sum over layers."""
         with self.clock.on("kernels"):
             parts = [kernel.data for kernel in self.layer_kernels.values()]
             total = parts[0].clone()
@@ -173,7 +173,7 @@ class View:
 
     @property
     def logits(self) -> Tensor:
-        """The model's output ``(n, ...)``, classes last."""
+        """The model's output `(n, ...)`, classes last."""
         return self.seen.outputs
 
     @property
@@ -183,7 +183,7 @@ class View:
 
     @cached_property
     def targets(self) -> Tensor | None:
-        """The targets as values of the outputs looked at, ``(n, c)``."""
+        """The targets as values of the outputs looked at, `(n, c)`."""
         if self.labels is None:
             return None
         return target_columns(self.labels, self.logits.shape[1:], self.outputs, self.likelihood)

@@ -44,7 +44,7 @@ DEFAULT_OVERHEAD = 0.1
 class TangentRecorder:
     """Records a training without changing it.
 
-    By hand, `step()` after every update::
+    By hand, `step()` after every update:
 
         with TangentRecorder(model, {"train": (x, y), "test": (x_test, y_test)}, folder="runs/1") as recorder:
             for batch in loader:
@@ -67,7 +67,7 @@ class TangentRecorder:
         free_seconds: what it may take in any case.
         total_steps: length of the training, where known: it makes the plan of the snapshots exact.
         measures: names (see `tangentlab.recorder.measures`) and functions of a `View`.
-        folder: for ``recording.jsonl``; without it rows are only in memory (and in `state_dict`).
+        folder: for `recording.jsonl`; without it rows are only in memory (and in `state_dict`).
         tensorboard: a SummaryWriter, or a folder for a new one.
         likelihood: of the labels, as in `FIM`; by default guessed from them: two classes where every output has a label 0 or 1
             or an integer belongs to a single output, real targets where they are floating point otherwise, else classes.
@@ -122,7 +122,7 @@ class TangentRecorder:
     # ------------------------------------------------------------------ life
 
     def start(self, total_steps: int | None = None, first_step: int = 0) -> None:
-        """Take the first snapshot, after ``first_step`` updates without a recorder (or go on after `load_state_dict`)."""
+        """Take the first snapshot, after `first_step` updates without a recorder (or go on after `load_state_dict`)."""
         if self._running:
             raise InputError("This recorder is running already.")
         self.total_steps = total_steps if total_steps is not None else self.total_steps
@@ -328,11 +328,11 @@ class TangentRecorder:
         return Recording(self.rows)
 
     def plot(self, folder: str | Path | None = None) -> list[Picture]:
-        """The house figures; also written to ``folder`` as SVG and PNG if it is given."""
+        """The house figures; also written to `folder` as SVG and PNG if it is given."""
         return self.recording.plot(folder)
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write one self-contained HTML page, by default ``report.html`` in the recorder's folder."""
+        """Write one self-contained HTML page, by default `report.html` in the recorder's folder."""
         if path is None and self.folder is None:
             raise InputError("Where should the page go? Give report(path), or the recorder a folder.")
         return self.recording.report(path if path is not None else self.folder / "report.html")  # type: ignore[operator]

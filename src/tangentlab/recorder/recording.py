@@ -51,7 +51,7 @@ class Recording:
 
     @property
     def names(self) -> list[str]:
-        """All that was measured, such as ``train/cka``."""
+        """All that was measured, such as `train/cka`."""
         return list(dict.fromkeys(name for row in self.snapshots for name in (*row["scalars"], *row["values"])))
 
     def track(self, name: str) -> list[float | None]:
@@ -59,7 +59,7 @@ class Recording:
         return [{**row["scalars"], **row["values"]}.get(name) for row in self.snapshots]
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:
-        """Steps and values of one measurement where it is there, e.g. ``recording.curve("train/effective_rank")``."""
+        """Steps and values of one measurement where it is there, e.g. `recording.curve("train/effective_rank")`."""
         found = zip(self.snapshots, self.track(name), strict=True)
         points = [(row["step"], value) for row, value in found if value is not None]
         if not points:
@@ -74,7 +74,7 @@ class Recording:
         return {name.removeprefix(mark): [row["values"].get(name, absent) for row in self.snapshots] for name in names}
 
     def plot(self, folder: str | Path | None = None) -> list[Picture]:
-        """The house figures; also written to ``folder`` as SVG and PNG if it is given."""
+        """The house figures; also written to `folder` as SVG and PNG if it is given."""
         from tangentlab.figures.pictures import save_pictures
         from tangentlab.recorder.figures import pictures
 

@@ -29,9 +29,9 @@ class ScalarWriter(Protocol):
 
 
 def opened(folder: Path, *, resume: bool, run: str | None = None) -> tuple[LineWriter, bool]:
-    """``folder/recording.jsonl`` to append to, and whether it is new.
+    """`folder/recording.jsonl` to append to, and whether it is new.
 
-    resume: whether to go on with what is there. A file that holds another run than ``run``, or is damaged, is put aside all the
+    resume: whether to go on with what is there. A file that holds another run than `run`, or is damaged, is put aside all the
     same.
     """
     path = make_folder(folder) / FILE
@@ -99,7 +99,7 @@ def until(rows: Iterable[Row], step: int) -> list[Row]:
 
 
 def write_scalars(writer: ScalarWriter, row: Row) -> None:
-    """The values of a snapshot as scalars named like ``tangent/train/cka``."""
+    """The values of a snapshot as scalars named like `tangent/train/cka`."""
     for name, value in {**row["scalars"], **row["values"]}.items():
         writer.add_scalar(f"tangent/{name}", value, row["step"])
     writer.flush()

@@ -73,7 +73,7 @@ class MixtureSetting(Experiment):
 
 
 def mixture(lab: Lab, source: Source, kind: Kind, easy: int, difficult: int, probe: int) -> Mixture:
-    """``easy`` images with their labels, and ``difficult`` ones: other images with random labels, or of another script.
+    """`easy` images with their labels, and `difficult` ones: other images with random labels, or of another script.
 
     KMNIST images keep their own labels 0 to 9, so that each class holds a digit and a character. Beside the small digits,
     which have no such other script, digits turned upside down stand for it.

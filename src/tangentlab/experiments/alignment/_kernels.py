@@ -23,7 +23,7 @@ def alignments(view: View) -> Row:
 def kernel_rows(model: nn.Module, data: Dataset) -> tuple[Row, list[Row]]:
     """Spectrum and alignment of the kernel, and a row per layer, counted from the input, with its alignments.
 
-    Statistics of the spectrum are those of the kernel centred per output, and under names that end with ``_raw`` of the
+    Statistics of the spectrum are those of the kernel centred per output, and under names that end with `_raw` of the
     kernel as it is.
     """
     view = View.of(model, tuple(data))

@@ -123,7 +123,7 @@ class DiskEigenfunctions(Experiment):
 
     @staticmethod
     def _measure(model: nn.Module, points: Tensor, labels: Tensor) -> tuple[Row, dict[str, Tensor]]:
-        """Numbers and eigenvectors of the centred kernel and, with the suffix ``_raw``, of the kernel itself."""
+        """Numbers and eigenvectors of the centred kernel and, with the suffix `_raw`, of the kernel itself."""
         kernel = NTK(model, points, progress=False)
         row: Row = {"cka": label_alignment(kernel, labels), "ka": label_alignment(kernel, labels, None)}
         raw = kernel.matrix().double()

@@ -27,7 +27,7 @@ DIVERGED = 10.0
 def noisy_regression(
     examples: int, noise_features: int, variance: float, generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """Features ``[phi, phi_noise]`` (n, 1 + d) and targets ``phi + P eps`` (n,) with ``P = phi_noise phi_noise^T``."""
+    """Features `[phi, phi_noise]` (n, 1 + d) and targets `phi + P eps` (n,) with `P = phi_noise phi_noise^T`."""
     signal = torch.randn(examples, generator=generator, dtype=torch.float64)
     noise = torch.randn(examples, noise_features, generator=generator, dtype=torch.float64) / noise_features**0.5
     eps = variance**0.5 * torch.randn(examples, generator=generator, dtype=torch.float64)

@@ -36,7 +36,7 @@ from tangentlab.models import VGG
 def kernel_regression(model: nn.Module, data: Dataset, test: Dataset, penalty: float) -> float:
     """Test accuracy of ridge regression on one-hot labels with the tangent kernel summed over outputs.
 
-    ``penalty`` is relative to the mean eigenvalue of the kernel, whose scale training changes.
+    `penalty` is relative to the mean eigenvalue of the kernel, whose scale training changes.
     """
     kernel = NTK(model, data.inputs, outputs="trace", progress=False).matrix().double()
     cross = NTK(model, test.inputs, data.inputs, outputs="trace", progress=False).matrix().double()

@@ -36,7 +36,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Family:
-    """A family of distributions at one point: its divergence to the point ``w + dw``, both ways, and its Fisher."""
+    """A family of distributions at one point: its divergence to the point `w + dw`, both ways, and its Fisher."""
 
     name: str
     size: int
@@ -56,9 +56,9 @@ def normal_family(mean: float = 0.3, variance: float = 0.7) -> Family:
 
 
 def network_family(name: str, net: nn.Module, inputs: Tensor, likelihood: str) -> Family:
-    """The conditional distributions of a network on ``inputs``, by dense automatic differentiation in float64.
+    """The conditional distributions of a network on `inputs`, by dense automatic differentiation in float64.
 
-    ``likelihood="softmax"``: F = 1/n sum J^T (diag p - p p^T) J; ``"normal"`` (unit variance): F = 1/n sum J^T J.
+    `likelihood="softmax"`: F = 1/n sum J^T (diag p - p p^T) J; `"normal"` (unit variance): F = 1/n sum J^T J.
     """
     net = copy.deepcopy(net).double()
     parameters = {key: value.detach() for key, value in net.named_parameters()}
@@ -161,7 +161,7 @@ class KLExpansion(Experiment):
         lab.measure("t9-normal-fisher", _fisher_error(normal_family().fisher))
 
     def _measure(self, key: str, family: Family, lengths: Array, lab: Lab) -> tuple[Array, ...]:
-        """Arrays ``(directions, steps)``: KL(w+dw || w), KL(w || w+dw) and the quadratic form."""
+        """Arrays `(directions, steps)`: KL(w+dw || w), KL(w || w+dw) and the quadratic form."""
         generator = lab.generator("directions", key)
         rows = []
         for direction in lab.loop(range(self.directions), LABELS[key]):

@@ -34,7 +34,7 @@ SHOWN = {
 def balanced_rows(labels: Tensor, cue: Tensor, per_group: int, generator: Generator) -> tuple[Tensor, Groups]:
     """Rows of as many images of each of the four groups, and the groups as places in this list.
 
-    ``per_group`` of each, or as many as the smallest group has.
+    `per_group` of each, or as many as the smallest group has.
     """
     every = cue_groups(labels, cue)
     if empty := [name for name, size in every.sizes.items() if not size]:
@@ -46,7 +46,7 @@ def balanced_rows(labels: Tensor, cue: Tensor, per_group: int, generator: Genera
 
 
 def recorded_steps(steps: int, records: int) -> list[int]:
-    """0 and at most ``records`` steps at equal ratios: the cue is learnt within few updates."""
+    """0 and at most `records` steps at equal ratios: the cue is learnt within few updates."""
     return np.unique(np.append(0, np.geomspace(1, max(1, steps), records).round()).astype(int)).tolist()
 
 
@@ -57,7 +57,7 @@ class CueRace(Race):
     records: int
 
     def measured(self, name: str, groups: Groups, logits: Tensor, targets: Tensor) -> Row:
-        """Accuracies of all groups, with and without the cue, and of all images, ``<name> balanced``."""
+        """Accuracies of all groups, with and without the cue, and of all images, `<name> balanced`."""
         right = (logits.argmax(1) == targets).double()
         means = groups.means(right) | with_and_without(groups).means(right) | {"balanced": float(right.mean())}
         return {f"{name} {group}": value for group, value in means.items()}
@@ -71,7 +71,7 @@ class CueRace(Race):
 
 @dataclass(frozen=True)
 class CueSetting(Experiment):
-    """An experiment that races three alphas on images with a cue, ``per_group`` of each group of which are watched."""
+    """An experiment that races three alphas on images with a cue, `per_group` of each group of which are watched."""
 
     images: int = 2_000
     per_group: int = 180
@@ -85,11 +85,11 @@ class CueSetting(Experiment):
 
     @property
     def lengths(self) -> list[int]:
-        """Updates of the trainings; linearized networks, alpha > 1, get ``slow`` times as many."""
+        """Updates of the trainings; linearized networks, alpha > 1, get `slow` times as many."""
         return [self.updates * (self.slow if alpha > 1 else 1) for alpha in self.alphas]
 
     def follow(self, lab: Lab, task: Task, part: int, start: str, model: nn.Module, rate: float) -> list[list[Row]]:
-        """Rows of the trainings with every alpha from one start; ``part`` images at a time are measured."""
+        """Rows of the trainings with every alpha from one start; `part` images at a time are measured."""
         race = CueRace(*task, self.batch, self.momentum, part, self.records)
         pairs = zip(self.alphas, self.lengths, strict=True)
         return [race.follow(lab, start, alpha, model, rate, updates) for alpha, updates in pairs]

@@ -43,7 +43,7 @@ def gap(name: str, curves: Mapping[Regime, Mapping[str, Array]]) -> float:
 def over_time(results: Results, examples: Mapping[str, QuadraticExample], clock: str) -> Figure:
     """Two rows of three panels: the published figure's numbers above, those with larger effects below.
 
-    Seeds have saved ``<data set>-<regime>``: times and a row for every group.
+    Seeds have saved `<data set>-<regime>`: times and a row for every group.
     """
     figure, axes = panels(3, 2, height=2.9)
     for row, ending in enumerate(("-figure", "")):

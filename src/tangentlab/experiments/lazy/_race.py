@@ -35,9 +35,9 @@ BEGUN = 1.05 * math.log(10)
 
 @dataclass(frozen=True)
 class Race:
-    """Trainings of ``f_alpha`` that share their data and what is watched: groups of examples, by name.
+    """Trainings of `f_alpha` that share their data and what is watched: groups of examples, by name.
 
-    Networks are measured ``part`` examples at a time.
+    Networks are measured `part` examples at a time.
     """
 
     train: Dataset
@@ -47,7 +47,7 @@ class Race:
     part: int
 
     def measured(self, name: str, groups: Groups, logits: Tensor, targets: Tensor) -> Row:
-        """``loss <name> <group>`` and ``accuracy <name> <group>``, the share of right answers; also of all examples."""
+        """`loss <name> <group>` and `accuracy <name> <group>`, the share of right answers; also of all examples."""
         found = {
             "loss": cross_entropy(logits, targets, reduction="none"),
             "accuracy": (logits.argmax(1) == targets).double(),
@@ -71,7 +71,7 @@ class Race:
         name: str,
         facts: Row,
     ) -> list[Row]:
-        """One training from a start; rows of all groups along it, as ``look(network, training, row)`` completes them.
+        """One training from a start; rows of all groups along it, as `look(network, training, row)` completes them.
 
         Norms, where there are any, stay at their statistics.
         """
@@ -103,9 +103,9 @@ class Race:
 
 @dataclass(frozen=True)
 class ImageRace(Race):
-    """The same from one network, with its linearity on ``probe`` training examples.
+    """The same from one network, with its linearity on `probe` training examples.
 
-    ``progress`` is the key of the loss that counts as progress; a training ends where it comes to ``stop``.
+    `progress` is the key of the loss that counts as progress; a training ends where it comes to `stop`.
     """
 
     network: nn.Module
@@ -115,7 +115,7 @@ class ImageRace(Race):
     stop: float
 
     def follow(self, lab: Lab, name: str, alpha: float, rate: float, updates: int) -> list[Row]:
-        """One training; its rows are logged to the table "curve" with ``run=name``."""
+        """One training; its rows are logged to the table "curve" with `run=name`."""
         probe = LinearityProbe(self.network, self.train.inputs[: self.probe])
 
         def look(network: nn.Module, training: Training, row: Row) -> Row:

@@ -34,7 +34,7 @@ def draw_runs(
     color: Any,
     styles: Sequence[str] = STYLES,
 ) -> None:
-    """One quantity in several trainings, each as far as all of its seeds have come; ``name`` goes before the run's."""
+    """One quantity in several trainings, each as far as all of its seeds have come; `name` goes before the run's."""
     for run, style in zip(runs, styles, strict=False):
         levels = own_levels(results, run, progress)
         curves = equal_progress(results, run, progress, key, levels)

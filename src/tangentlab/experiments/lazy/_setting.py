@@ -68,7 +68,7 @@ class RaceSetting(Experiment):
 
 @dataclass(frozen=True)
 class TwoAlphas(RaceSetting):
-    """The network itself, at most ``updates`` long, against its nearly linear version, ``longer`` times as long."""
+    """The network itself, at most `updates` long, against its nearly linear version, `longer` times as long."""
 
     alphas: tuple[float, float] = (1.0, 100.0)
     rate: float = 0.01

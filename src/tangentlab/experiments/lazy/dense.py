@@ -37,7 +37,7 @@ UPDATES: dict[str, dict[Regime, int]] = {
 
 
 class DensePairs(nn.Module):
-    """R bias-free networks ``x -> w2^T W1 x`` side by side, ``(n, d)`` to ``(R, n)``; W1 as ``(R, d, width)``."""
+    """R bias-free networks `x -> w2^T W1 x` side by side, `(n, d)` to `(R, n)`; W1 as `(R, d, width)`."""
 
     def __init__(self, first: Tensor, second: Tensor) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class DensePairs(nn.Module):
 
     @torch.no_grad()
     def kernels(self, x: Tensor) -> Tensor:
-        """Tangent kernels ``X (W1 W1^T + |w2|^2 I) X^T`` of all networks, ``(R, n, n)``."""
+        """Tangent kernels `X (W1 W1^T + |w2|^2 I) X^T` of all networks, `(R, n, n)`."""
         hidden = x @ self.first
         return hidden @ hidden.mT + self.second.square().sum((1, 2))[:, None, None] * (x @ x.T)
 
@@ -153,7 +153,7 @@ class DenseRegimes(Experiment):
         regime: Regime,
         offset: bool,
     ) -> dict[str, Any]:
-        """Steps ``(T,)``, mean losses ``1/2 (f - y)^2`` of the runs ``(T, n)``, alignment of first and last kernel."""
+        """Steps `(T,)`, mean losses `1/2 (f - y)^2` of the runs `(T, n)`, alignment of first and last kernel."""
         inputs, targets = example.inputs[:, example.inputs.any(0)], example.targets
         knob = AlphaModel(start, ALPHAS[regime], offset=offset)
         initial = start(inputs).detach()

@@ -48,7 +48,7 @@ SMOKE = {
 
 
 class FromBytes(nn.Module):
-    """Bytes ``(n, 3, height, width)`` as floats with the channels standardized as for ImageNet's networks."""
+    """Bytes `(n, 3, height, width)` as floats with the channels standardized as for ImageNet's networks."""
 
     mean: Tensor
     deviation: Tensor
@@ -59,7 +59,7 @@ class FromBytes(nn.Module):
             self.register_buffer(name, torch.tensor(values).reshape(3, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(x / 255 - mean) / deviation``."""
+        """`(x / 255 - mean) / deviation`."""
         return (x / 255 - self.mean) / self.deviation
 
 
@@ -226,9 +226,9 @@ class SpuriousWaterbirds(SpuriousFiles):
         return model.eval()
 
     def _pretrained(self, lab: Lab) -> ResNet:
-        """From the file ``weights`` or the data folder, whose width is ImageNet's and not ``base``.
+        """From the file `weights` or the data folder, whose width is ImageNet's and not `base`.
 
-        Random weights of width ``base`` for noise, and in a trial without the file.
+        Random weights of width `base` for noise, and in a trial without the file.
         """
         if self.source == "files":
             try:

@@ -46,7 +46,7 @@ def build(
 ) -> nn.Module:
     """One logit on images (channels, side, side): the paper's networks with LeCun-normal weights and zero biases.
 
-    ``base`` are the channels of the residual network's first stage, ``zero_init`` starts its branches silent.
+    `base` are the channels of the residual network's first stage, `zero_init` starts its branches silent.
     """
     channels, side = image[0], image[-1]
     model: nn.Module
@@ -92,7 +92,7 @@ def binary_accuracy(model: nn.Module, data: Dataset, batch: int = 500) -> float:
 
 
 class EpochLoss(Callback):
-    """Mean minibatch loss of every epoch, and the first step at which it was below ``target``."""
+    """Mean minibatch loss of every epoch, and the first step at which it was below `target`."""
 
     def __init__(self, target: float) -> None:
         self.target, self.total, self.count = target, 0.0, 0
@@ -139,7 +139,7 @@ def train_task(
 
 
 def eigenfunction_task(lab: Lab, stage: str, model: nn.Module, data: Dataset, index: int) -> Dataset:
-    """The images with the signs of an eigenfunction of the kernel on them as labels; computed once per ``stage``."""
+    """The images with the signs of an eigenfunction of the kernel on them as labels; computed once per `stage`."""
 
     def signs() -> Tensor:
         batches = batched(data.inputs, 250)
@@ -149,7 +149,7 @@ def eigenfunction_task(lab: Lab, stage: str, model: nn.Module, data: Dataset, in
 
 
 def held_out(lab: Lab, data: Dataset, count: int) -> tuple[Dataset, Dataset]:
-    """The first images, and the last ``count`` for validation, at most half of them in a trial."""
+    """The first images, and the last `count` for validation, at most half of them in a trial."""
     split = len(data) - for_trial(lab, count, len(data) // 2)
     return data.first(split), data.take(torch.arange(split, len(data)))
 

@@ -18,7 +18,7 @@ def crossing(
 
     A place parts a lead of the linearization, before it, from a lead of the network, after it; the best one has the largest
     sum of leads on both sides. Between two of the indices it is their geometric mean; half the first or twice the last when
-    one of the two always leads. Accuracies are on so many ``examples``.
+    one of the two always leads. Accuracies are on so many `examples`.
     """
     lead = np.asarray(linearized, dtype=float) - np.asarray(network, dtype=float)
     scores = np.array([lead[:cut].sum() - lead[cut:].sum() for cut in range(len(lead) + 1)])

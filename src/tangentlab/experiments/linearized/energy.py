@@ -119,7 +119,7 @@ class EnergyConcentration(Experiment):
         return self.resnet_images if kind == "resnet18" else self.images
 
     def trained(self, kind: str) -> int:
-        """Images of the training: those of the kernel and, where ``train_images`` asks for more, others."""
+        """Images of the training: those of the kernel and, where `train_images` asks for more, others."""
         return max(self.examples(kind), self.train_images)
 
     def scaled(self, examples: int) -> int:

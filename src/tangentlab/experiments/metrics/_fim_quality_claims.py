@@ -64,7 +64,7 @@ def cells(rows: Iterable[Row]) -> list[dict[str, Row]]:
 
 
 def share_best(rows: Iterable[Row], representation: str, key: str, *, higher: bool) -> float:
-    """The share of cells in which ``representation`` is better than every other one."""
+    """The share of cells in which `representation` is better than every other one."""
     found = cells(rows)
     return fmean(_leaders(cell, key, higher, 0.0) == {representation} for cell in found)
 
@@ -95,7 +95,7 @@ def mean_by_representation(rows: Iterable[Row], key: str) -> dict[str, float]:
 
 
 def _leaders(cell: dict[str, Row], key: str, higher: bool, tie: float) -> set[str]:
-    """The best representations of a cell: all that are within ``tie`` of the best value."""
+    """The best representations of a cell: all that are within `tie` of the best value."""
     sign = 1.0 if higher else -1.0
     best = max(sign * row[key] for row in cell.values())
     return {name for name, row in cell.items() if sign * row[key] >= best - tie}

@@ -147,6 +147,6 @@ def _present(names: list[str]) -> list[str]:
 
 
 def _when(results: Results, step: int) -> str:
-    """``25 updates, 41 % right``."""
+    """`25 updates, 41 % right`."""
     accuracy = results.table("training", step=step)["accuracy"].mean()
     return f"{step:,} updates, {100 * accuracy:.0f} % right"

@@ -1,6 +1,6 @@
 """Each approximation of the Fisher matrix of one network against the exact one, which is never stored.
 
-Rows of two kinds come out: ``forward`` (trace, quadratic forms, products) and ``solve`` (one per damping).
+Rows of two kinds come out: `forward` (trace, quadratic forms, products) and `solve` (one per damping).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DRAWS = ("shared", "independent")
 
 @dataclass(frozen=True)
 class Truth:
-    """The exact matrix: its trace, and its products with unit vectors ``(vectors, d)``."""
+    """The exact matrix: its trace, and its products with unit vectors `(vectors, d)`."""
 
     labels: Any
     trace: Tensor
@@ -50,14 +50,14 @@ class Truth:
 
 
 def representations(model: nn.Module, block_limit: int) -> list[str]:
-    """Names of those that are compared: BlockDiag only where no layer has more than ``block_limit`` parameters."""
+    """Names of those that are compared: BlockDiag only where no layer has more than `block_limit` parameters."""
     layout = LayerCollection.from_model(model)
     largest = max(sum(math.prod(layout.shapes[name]) for name in names) for names in layout.layers.values())
     return [name for name in REPRESENTATIONS if name != "BlockDiag" or largest <= block_limit]
 
 
 def exact(model: nn.Module, batches: Sequence[tuple[Tensor]], samples: int, vectors: int, lab: Lab, step: int) -> Truth:
-    """The exact Monte-Carlo Fisher matrix, with ``samples`` labels drawn per example, on random unit vectors."""
+    """The exact Monte-Carlo Fisher matrix, with `samples` labels drawn per example, on random unit vectors."""
     generator = lab.generator("labels", step, "exact")
     matrix = FIM_MonteCarlo(model, batches, PMatImplicit, samples=samples, generator=generator, progress=False)
     random = torch.randn(vectors, matrix.dim, generator=lab.generator("vectors", step))
@@ -77,7 +77,7 @@ def compare(
     lab: Lab,
     step: int,
 ) -> list[Row]:
-    """Every approximation against the truth, from the truth's own labels (``shared``) or from labels of its own."""
+    """Every approximation against the truth, from the truth's own labels (`shared`) or from labels of its own."""
     rows: list[Row] = []
     for number, name in enumerate(names):
         lab.progress(f"step {step}, {draws} draws, {name}", number, len(names))

@@ -56,7 +56,7 @@ def class_gap(gram: Array, classes: Array) -> tuple[float, float]:
 
 
 def principal_components(gram: Array, count: int = 2) -> Array:
-    """Kernel PCA: the examples along the first principal components of the centred kernel, ``(examples, count)``."""
+    """Kernel PCA: the examples along the first principal components of the centred kernel, `(examples, count)`."""
     from sklearn.decomposition import KernelPCA
 
     components: Array = KernelPCA(count, kernel="precomputed", eigen_solver="dense").fit_transform(gram)
@@ -64,7 +64,7 @@ def principal_components(gram: Array, count: int = 2) -> Array:
 
 
 def separability(points: Array, classes: Array) -> float:
-    """Share of ``points`` on the right side of the best line that a linear classifier finds for these points."""
+    """Share of `points` on the right side of the best line that a linear classifier finds for these points."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -155,7 +155,7 @@ class NTKEvolution(ResidualSetting):
         lab.measure("3.7-alignment", end["alignment"] - start["alignment"])
 
     def _examples(self, test: Dataset) -> tuple[Tensor, Array]:
-        """The first ``per_class`` test images of the one class, then of the other, and 0 and 1 as their classes."""
+        """The first `per_class` test images of the one class, then of the other, and 0 and 1 as their classes."""
         rows = [(test.targets == label).nonzero().squeeze(1)[: self.per_class] for label in self.classes]
         classes = np.repeat([0, 1], [len(found) for found in rows])
         return test.inputs[torch.cat(rows)], classes

@@ -53,7 +53,7 @@ DAMPING = 0.01
 
 
 def cpu_seconds(action: Callable[[], Any], budget: float, prepare: Callable[[], None] = lambda: None) -> float:
-    """The least processor time of one call, over calls that take ``budget`` seconds together (three at least).
+    """The least processor time of one call, over calls that take `budget` seconds together (three at least).
 
     Processor time, since the clock on the wall also counts what other programs do.
     """
@@ -67,7 +67,7 @@ def cpu_seconds(action: Callable[[], Any], budget: float, prepare: Callable[[], 
 
 
 def slope(sizes: Array, values: Array, fitted: int = FITTED) -> float:
-    """The exponent of a power law through the ``fitted`` largest sizes, where overheads matter least."""
+    """The exponent of a power law through the `fitted` largest sizes, where overheads matter least."""
     order = np.argsort(sizes)[-fitted:]
     return float(np.polyfit(np.log(sizes[order]), np.log(values[order]), 1)[0])
 
@@ -257,7 +257,7 @@ def _draw_curves(axes: Axes, curves: dict[str, tuple[Array, Array]]) -> None:
 
 
 def spread(places: list[float], distance: float) -> list[float]:
-    """The places moved apart as little as needed, in their order, until neighbours are ``distance`` apart."""
+    """The places moved apart as little as needed, in their order, until neighbours are `distance` apart."""
     order = sorted(range(len(places)), key=lambda index: places[index])
     groups: list[list[int]] = []
     for index in order:

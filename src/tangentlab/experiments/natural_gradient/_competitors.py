@@ -21,7 +21,7 @@ KL_CLIP = 0.01
 
 
 def natural(key: str, name: str, color: str, period: int, kind: str = "", **options: Any) -> Method:
-    """A method on natural gradients: learning rate and damping; ``options`` are those of the preconditioner ``kind``."""
+    """A method on natural gradients: learning rate and damping; `options` are those of the preconditioner `kind`."""
 
     def make(model: nn.Module, lr: float, damping: float) -> torch.optim.Optimizer:
         own = {"preconditioner": kind or key, "damping": damping, "period": period, **options}

@@ -169,7 +169,7 @@ def equal_time(one: list[Row], other: list[Row]) -> tuple[float, float]:
 
 
 def halving(rate: float, updates: int) -> Callable[[torch.optim.Optimizer, Training], None]:
-    """An ``after_update`` that halves the learning rate every so many updates."""
+    """An `after_update` that halves the learning rate every so many updates."""
 
     def halve(optimizer: torch.optim.Optimizer, training: Training) -> None:
         for group in optimizer.param_groups:

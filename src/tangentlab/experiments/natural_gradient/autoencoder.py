@@ -56,7 +56,7 @@ def reconstruction(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
 
 
 def load_images(lab: Lab, name: str, pixels: int, images: int) -> tuple[Dataset, Dataset]:
-    """Training and validation images with values in [0, 1], averaged down to ``pixels``."""
+    """Training and validation images with values in [0, 1], averaged down to `pixels`."""
     parts = [lab.dataset(name, split) for split in ("train", "test")]
     parts = [part.first(min(images, len(part))) for part in parts]
     small = [downscale(part, pixels) if pixels < part.inputs.shape[-1] else part for part in parts]
@@ -66,7 +66,7 @@ def load_images(lab: Lab, name: str, pixels: int, images: int) -> tuple[Dataset,
 def make_field(
     lab: Lab, train_set: Dataset, valid_set: Dataset, widths: tuple[int, ...], batch: int, epochs: int, repeat: int = 0
 ) -> Field:
-    """The auto-encoder's race; another ``repeat`` has other initial weights and another order of the images."""
+    """The auto-encoder's race; another `repeat` has other initial weights and another order of the images."""
     size = train_set.inputs[0].numel()
 
     def network(norm: bool) -> nn.Module:
