@@ -44,6 +44,7 @@ _MODULES = {
     "linearized.modes": "kernels.mode_dynamics",
     "recorder.flow": "alignment.flow",
     "recorder.schedule": "schedule",
+    "optim.lookup": "layers.lookup",
     **{f"experiments.{name}": f"experiments.geometry.{name}" for name in ("kl_expansion", "parameter_distance")},
     **{
         f"experiments.{name}": f"experiments.metrics.{name}"

@@ -14,22 +14,45 @@ from torch.nn.utils import parametrizations
 from tests.animals.base import NO_FORM, animal, images
 
 
-@animal(
-    images(3, 4, 4),
-    fallback={
-        "attention.in_proj_weight": NO_FORM,
-        "attention.in_proj_bias": NO_FORM,
-        "attention.out_proj.weight": "used outside its module",
-        "attention.out_proj.bias": "used outside its module",
-    },
-)
+class Doubled(nn.MultiheadAttention):
+    """Attention that does something else in the end."""
+
+    def forward(self, *args: Tensor, **options: bool) -> tuple[Tensor, Tensor | None]:
+        found, weights = super().forward(*args, **options)
+        return 2 * found, weights
+
+
+_projections = [f"attention.{part}" for part in ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")]
+_other_forward = dict.fromkeys(_projections[:2], "Doubled overrides the method forward of MultiheadAttention")
+_other_forward |= dict.fromkeys(_projections[2:], "used outside its module")
+
+
+@animal(images(3, 4, 4), nn.MultiheadAttention, name="Attention")
+@animal(images(4, 4, 4), nn.MultiheadAttention, name="Attention-square")
+@animal(images(3, 4, 4), Doubled, name="DoubledAttention", fallback=_other_forward)
 class Attention(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, kind: type[nn.MultiheadAttention]) -> None:
         super().__init__()
-        self.attention, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 2)
+        self.attention, self.head = kind(4, 2, batch_first=True), nn.Linear(4, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.attention(x, x, x, need_weights=False)[0].sum(1))
+
+
+@animal(images(3, 4, 4))
+class AttentionToOthers(nn.Module):
+    """Keys and values from elsewhere: the projection is cut in two, and then in three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(4, 2), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query = x.transpose(0, 1)
+        memory = torch.cat([query, query.sin()])
+        once, _ = self.attention(query, memory, memory)
+        again, _ = self.attention(once, memory, memory.cos())
+        return self.head(again.sum(0))
 
 
 class Wrapped(nn.Module):

@@ -206,9 +206,9 @@ for _kind in (nn.GRU, nn.LSTM, nn.RNN):
     animal(images(4, 5, 3), _kind, name=_kind.__name__, fallback=dict.fromkeys(_rnn, NO_FORM))(Recurrent)
 
 
-@animal(tokens(4, 3), fallback={"bag.weight": NO_FORM, "mix.weight": NO_FORM, "mix.bias": NO_FORM})
+@animal(tokens(4, 3), fallback={"bag.weight": NO_FORM})
 class Unregistered(nn.Module):
-    """Layers without closed form, next to an embedding with sparse gradients, which has one."""
+    """A layer without closed form, next to an embedding with sparse gradients and a layer of two inputs, which have one."""
 
     def __init__(self) -> None:
         super().__init__()

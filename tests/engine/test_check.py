@@ -1,6 +1,7 @@
 """`check` sees every wrong row of every example, at a cost that grows with the batch and not with its square."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,7 +76,7 @@ def test_a_fault_in_rows_that_are_not_looked_at_one_by_one_is_found_and_named(
     def wrong(module: nn.Module, x: Tensor, grads: Tensor, names: tuple[str, ...]) -> Any:
         return rule.factors(module, x, FAULTS[fault](grads.clone()), names)
 
-    monkeypatch.setitem(registry._RULES, nn.Linear, registry.LayerRule(nn.Linear, wrong, pointwise=True, joint=True))
+    monkeypatch.setitem(registry._RULES, nn.Linear, replace(rule, factors=wrong))
     with tl.verify(False), pytest.raises(NumericsError, match=r"disagrees with plain autograd on: .*2.weight/2.bias"):
         check(network(), inputs())
     monkeypatch.setitem(registry._RULES, nn.Linear, rule)

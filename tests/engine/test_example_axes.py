@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from tangentlab.engine.coverage import coverage
 from tangentlab.engine.network import Network
-from tangentlab.engine.routes import WHOLE
 from tangentlab.engine.rows import Engine
+from tangentlab.layers.registry import WHOLE
 from tests.engine.truth import dense_jacobian, relative_error
 from tests.zoo import by_name
 

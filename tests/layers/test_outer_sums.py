@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tangentlab.layers import OuterSum, concatenate
-from tangentlab.layers import outer as outer_module
+from tangentlab.layers import OuterSum, concatenate, contractions
 from tangentlab.layers.gram import gram
 from tangentlab.layers.workspace import Workspace
 from tangentlab.testing import LayerCase, layer_case
@@ -83,12 +82,12 @@ def test_push_and_pull_are_products_with_the_rows(one: LayerCase) -> None:
 def test_products_by_example_do_not_depend_on_the_parts(
     cotangents: int, length: int, cache: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outer_module, "CACHE_BYTES", cache)
+    monkeypatch.setattr(contractions, "CACHE_BYTES", cache)
     rows, vectors, weights = draw(cotangents, 4, length), draw(4, length), draw(cotangents, 4)
-    assert close(outer_module.products_by_example(rows, vectors), torch.einsum("knf,nf->kn", rows, vectors))
-    assert close(outer_module.sum_of_cotangents(rows, weights), torch.einsum("knf,kn->nf", rows, weights))
+    assert close(contractions.products_by_example(rows, vectors), torch.einsum("knf,nf->kn", rows, vectors))
+    assert close(contractions.sum_of_cotangents(rows, weights), torch.einsum("knf,kn->nf", rows, weights))
     shared = torch.einsum("nf,kn->nf", rows[0], weights)
-    assert close(outer_module.sum_of_cotangents(rows[:1], weights), shared)
+    assert close(contractions.sum_of_cotangents(rows[:1], weights), shared)
 
 
 @each
@@ -255,12 +254,12 @@ def test_batches_of_other_sizes_of_images_are_not_joined() -> None:
 def test_squares_of_products_do_not_depend_on_how_many_are_made_at_once(
     monkeypatch: pytest.MonkeyPatch, outputs: tuple[int, int], bytes_at_once: int
 ) -> None:
-    monkeypatch.setattr(outer_module, "CACHE_BYTES", bytes_at_once)
+    monkeypatch.setattr(contractions, "CACHE_BYTES", bytes_at_once)
     left, right = draw(outputs[0], 7, 2, 3, 4), draw(outputs[1], 7, 2, 3, 5)
     gradients = torch.einsum("kngtr,kngtc->kngrc", left.expand(2, *left.shape[1:]), right.expand(2, *right.shape[1:]))
-    assert close(outer_module.square_sum_of_products(left, right), gradients.square().sum((0, 1)))
+    assert close(contractions.square_sum_of_products(left, right), gradients.square().sum((0, 1)))
     basis = draw(2, 5, 3)
-    found = outer_module.square_sum_of_products(left, right, lambda product: product @ basis)
+    found = contractions.square_sum_of_products(left, right, lambda product: product @ basis)
     assert close(found, (gradients @ basis).square().sum((0, 1)))
 
 

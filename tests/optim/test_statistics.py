@@ -26,7 +26,7 @@ APPROXIMATE = {
     "PositionEmbedding-square": "positions are shared by all examples",
     "TokensAsExamples": "no example axis",
 }
-NOTHING = {"Unregistered", "ParametersInAList", "BorrowedModule"}
+NOTHING = {"ParametersInAList", "BorrowedModule"}
 
 
 def second_moments(one: Animal, **options) -> tuple[Diagonal, Tensor]:
@@ -76,7 +76,8 @@ def test_positions_that_count_as_examples_are_reported() -> None:
 @pytest.mark.parametrize(
     ("name", "parameter", "reason"),
     [
-        ("Attention", "attention.out_proj.weight", "never called"),
+        ("DoubledAttention", "attention.out_proj.weight", "never called"),
+        ("DoubledAttention", "attention.in_proj_weight", "overrides the method forward"),
         ("FunctionalUse", "fc.weight", "do not explain"),
         ("ForwardCalledDirectly", "fc.weight", "never called"),
         ("TiedEmbedding", "token.weight", "tied"),

@@ -8,7 +8,7 @@ checkpointing runs the forward again inside the backward.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,28 +18,40 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from tangentlab.engine.dependence import NO_DEPENDENCE
-from tangentlab.engine.groups import Group
+from tangentlab.engine.groups import Group, Site
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.snapshot import TURN, same_attributes
 from tangentlab.errors import ModelError
+from tangentlab.layers.registry import Inputs, Part, Report
 from tangentlab.temporary import changed
 
 
 @dataclass
 class Call:
-    """One call of one module: its input (with version and graph node), and where its output-gradient can be read."""
+    """One call of one module: its inputs (with versions and graph nodes), and where its output-gradient can be read."""
 
     module: nn.Module = field(repr=False)
-    inputs: Tensor = field(repr=False)
-    version: int
-    origin: Node | None = field(repr=False)
+    inputs: Inputs = field(repr=False)
+    versions: tuple[int, ...]
+    origins: frozenset[Node] = field(repr=False)
     edge: GradientEdge = field(repr=False)
     output_shape: tuple[int, ...]
+    part: Part | None = None
 
     @property
     def input_unchanged(self) -> bool:
-        """False when the input was modified in place after the call."""
-        return self.inputs._version == self.version
+        """False when an input was modified in place after the call."""
+        return versions_of(self.inputs) == self.versions
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the inputs and the output."""
+        return (*(tuple(one.shape) for one in self.inputs), self.output_shape)
+
+
+def versions_of(inputs: Inputs) -> tuple[int, ...]:
+    """How often each has been written to."""
+    return tuple(one._version for one in inputs)
 
 
 @dataclass
@@ -61,8 +73,8 @@ def capture(network: Network, batch: Any, groups: Iterable[Group]) -> Captured:
     Attributes and buffers are put back, so that every run of the forward starts from the same ones.
     """
     calls: list[Call] = []
-    modules = {id(site.module): site for group in groups for site in group.sites}
-    hooks = _hooks(modules.values(), lambda site: _recorder(site.rule.input_name, calls))
+    sites = {id(site.module): site for group in groups for site in group.sites}
+    hooks = _hooks(sites.values(), _recorder(calls))
     with grad_mode(), same_attributes(network.model), hooks:
         outputs = network(batch)
     require_finite(outputs, "The outputs of the model")
@@ -73,12 +85,12 @@ def capture(network: Network, batch: Any, groups: Iterable[Group]) -> Captured:
 
 
 @contextmanager
-def _hooks(sites: Iterable[Any], hook_of: Callable[[Any], Callable[..., None]]) -> Iterator[None]:
+def _hooks(sites: Iterable[Site], report: Report) -> Iterator[None]:
     handles = []
 
     def attach() -> None:
         for site in sites:
-            handles.append(site.module.register_forward_hook(hook_of(site), with_kwargs=True, prepend=True))
+            handles.extend(site.rule.watch(site.rule, site.module, report))
 
     def remove() -> None:
         for handle in handles:
@@ -87,13 +99,13 @@ def _hooks(sites: Iterable[Any], hook_of: Callable[[Any], Callable[..., None]]) 
     yield from changed(attach, remove)
 
 
-def _recorder(input_name: str, calls: list[Call]) -> Callable[..., None]:
-    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if isinstance(output, Tensor) and output.requires_grad:
-            inputs = args[0] if args else kwargs[input_name]
-            edge, origin = get_gradient_edge(history_keeper(output)), inputs.grad_fn
-            kept = inputs.detach() if inputs.layout == torch.strided else inputs.detach().to_dense()
-            calls.append(Call(module, kept, kept._version, origin, edge, tuple(output.shape)))
+def _recorder(calls: list[Call]) -> Report:
+    def record(module: nn.Module, part: Part | None, inputs: Inputs, output: Tensor) -> None:
+        if output.requires_grad:
+            origins = frozenset(one.grad_fn for one in inputs if one.grad_fn is not None)
+            kept = tuple(one.detach() if one.layout == torch.strided else one.detach().to_dense() for one in inputs)
+            edge = get_gradient_edge(history_keeper(output))
+            calls.append(Call(module, kept, versions_of(kept), origins, edge, tuple(output.shape), part))
 
     return record
 

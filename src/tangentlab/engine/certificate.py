@@ -169,7 +169,7 @@ def _combined_rows(
     unused = [name for route in routes if not route.uses for name in route.group.names]
     found = {name: torch.zeros_like(parameters[name]) for name in unused}
     for group, factor in factors.items():
-        pulled = factor.pull(weights.to(factor.left.dtype))
+        pulled = factor.pull(weights.to(factor.dtype))
         sizes = [parameters[name].numel() for name in group.names]
         found |= dict(zip(group.names, pulled.split(sizes), strict=True))
     return found, torch.einsum("kn,kn...->n...", weights, cotangents)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
 from tangentlab.engine.network import Network
-from tangentlab.layers.conv import expected_ndim
+from tangentlab.layers.registry import expected_ndim
 
 _ENTRYWISE = (
     nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Hardtanh,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,8 +120,8 @@ def _edges(node: Node) -> Iterable[tuple[Node, int]]:
     return [(child, index) for child, index in node.next_functions if child is not None]
 
 
-def leaves_of_call(node: Node, origin: Node | None, limit: int = 64) -> set[int]:
-    """Leaves by `id` that one operation uses, its input (made by the node `origin`) left out.
+def leaves_of_call(node: Node, origins: Collection[Node], limit: int = 64) -> set[int]:
+    """Leaves by `id` that one operation uses, its inputs (made by the nodes `origins`) left out.
 
     A registered layer is a handful of nodes; a walk that goes on for longer has missed its input and says nothing.
     """
@@ -130,7 +130,7 @@ def leaves_of_call(node: Node, origin: Node | None, limit: int = 64) -> set[int]
     stack = [node]
     while stack and len(seen) < limit:
         current = stack.pop()
-        if current in seen or current is origin:
+        if current in seen or current in origins:
             continue
         seen.add(current)
         for child, _ in _edges(current):

@@ -254,7 +254,7 @@ class LossHessian:
                     gradient[:, unit].sum(), [call.edge], retain_graph=True, materialize_grads=True
                 )
                 hessians[:, unit] = row
-        inputs = call.inputs.to(gradient.dtype)
+        inputs = call.inputs[0].to(gradient.dtype)
         local = route.uses[0].site.local
         if local == ("bias",):
             inputs = inputs.new_ones((examples, 1))
@@ -267,4 +267,5 @@ def _once_per_example(route: Route, examples: int) -> bool:
     """Whether a group is that of a linear layer with one input per example."""
     if len(route.uses) != 1 or not isinstance(route.uses[0].site.module, nn.Linear):
         return False
-    return route.uses[0].call.inputs.ndim == 2 and len(route.uses[0].call.inputs) == examples
+    (inputs,) = route.uses[0].call.inputs
+    return inputs.ndim == 2 and len(inputs) == examples

@@ -187,7 +187,7 @@ def _forward_operations(factor: OuterSum) -> float:
 def _cost(what: str, factor: OuterSum, examples: int, outputs: int) -> tuple[str, float, float]:
     """(route, operations, extra bytes) of one layer."""
     groups, rows, columns = factor.matrix_shape
-    itemsize = factor.left.element_size()
+    itemsize = factor.itemsize
     if what in ("ntk", "ntk_trace"):
         sizes = replace(GramSizes.of(factor, factor), examples=examples, others=examples, outputs=outputs)
         best = cheapest(gram_costs(sizes, what == "ntk_trace", factor.is_explicit, factor.gradients != "both"))

@@ -22,10 +22,10 @@ from tangentlab.engine.chain import is_plain_chain
 from tangentlab.engine.graph import GraphFacts, coarsest_type, leaves_of_call, read_graph
 from tangentlab.engine.groups import Group
 from tangentlab.engine.network import Network, grad_mode, require_finite
-from tangentlab.engine.routes import WHOLE, Route, Use
+from tangentlab.engine.routes import Route, Use
 from tangentlab.engine.snapshot import same_random_state, untouched
 from tangentlab.errors import ModelError
-from tangentlab.layers.conv import expected_ndim
+from tangentlab.layers.registry import WHOLE
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Router:
         """One route per group."""
         facts = read_graph(captured.outputs)
         live = [call for call in captured.calls if call.edge.node in facts.nodes]
-        key = (facts.signature, captured.outputs.shape, *((id(c.module), c.inputs.shape, c.output_shape) for c in live))
+        key = (facts.signature, captured.outputs.shape, *((id(c.module), *c.shapes) for c in live))
         if key not in self._known or not self._known[key].final:
             with grad_mode(), untouched(self.network.model):  # activation checkpointing runs the forward again
                 self._known[key] = self._settled(captured, live, facts, batch)
@@ -89,14 +89,19 @@ class Router:
         if group.reason:
             return Route(group, reason=group.reason)
         sites = {id(site.module): site for site in group.sites}
-        uses = [(call, axis) for call, axis in zip(live, axes, strict=True) if id(call.module) in sites]
+        uses = [
+            (call, axis)
+            for call, axis in zip(live, axes, strict=True)
+            if id(call.module) in sites and sites[id(call.module)].uses(call.part)
+        ]
+        seen = sum(call.part is None or call.part.counts for call, _ in uses)
         for name in group.names:
             consumers = facts.consumers.get(id(parameters[name]), 0)
-            if consumers != len(uses):
-                what = f"{consumers} operations of the graph use {name}, {len(uses)} calls of its module were seen"
+            if consumers != seen:
+                what = f"{consumers} operations of the graph use {name}, {seen} calls of its module were seen"
                 return Route(group, reason=f"used outside its module ({what})")
         own = {id(parameters[name]) for name in group.names}
-        if not all(own <= leaves_of_call(call.edge.node, call.origin) for call, _ in uses):
+        if not all(own <= leaves_of_call(call.edge.node, call.origins) for call, _ in uses):
             return Route(group, reason="a call of its module does not use it")
         if any(axis is None for _, axis in uses):
             return Route(group, reason="no axis of its input separates the examples")
@@ -117,9 +122,9 @@ class Router:
         if axis is None or site.rule.pointwise:
             return axis
         if axis == WHOLE:
-            axis = 0 if call.inputs.shape[:1] == (1,) and call.output_shape[:1] == (1,) else None
-        expected = expected_ndim(call.module)
-        return axis if axis == 0 and expected in (None, call.inputs.ndim) else None
+            axis = 0 if all(shape[:1] == (1,) for shape in call.shapes) else None
+        expected = site.rule.ndim(site.module)
+        return axis if axis == 0 and expected in (None, call.inputs[0].ndim) else None
 
     def _probe(self, captured: Captured, live: list[Call], batch: Any) -> list[int | None]:
         """Example axis of every live call, or None."""
@@ -182,14 +187,13 @@ class Router:
 def _fits(call: Call, axis: int | None, examples: int) -> bool:
     if axis is None or axis == WHOLE:
         return True
-    shapes = call.inputs.shape, call.output_shape
-    return all(len(shape) > axis and shape[axis] == examples for shape in shapes)
+    return all(len(shape) > axis and shape[axis] == examples for shape in call.shapes)
 
 
 def _changed_axis(full: Call, small: Call, examples: int, count: int) -> int | None:
-    """The axis, the same for input and output, along which one call has `examples` entries and the other `count`."""
+    """The axis, the same for inputs and output, along which one call has `examples` entries and the other `count`."""
     axes = set()
-    for a, b in ((full.inputs.shape, small.inputs.shape), (full.output_shape, small.output_shape)):
+    for a, b in zip(full.shapes, small.shapes, strict=True):
         changed = [axis for axis, (i, j) in enumerate(zip(a, b, strict=False)) if i != j]
         if len(a) != len(b) or len(changed) != 1 or (a[changed[0]], b[changed[0]]) != (examples, count):
             return None
@@ -201,7 +205,7 @@ def _searched(captured: Captured, calls: list[Call]) -> list[int | None]:
     """The one axis of every call along which the gradients of the two halves of the examples separate, or None."""
     result: list[int | None] = []
     for call, grad in zip(calls, _halves(captured, calls), strict=True):
-        ranks = range(min(call.inputs.ndim, len(call.output_shape)))
+        ranks = range(min(map(len, call.shapes)))
         candidates = [axis for axis in ranks if _fits(call, axis, captured.examples)]
         clean = [axis for axis in candidates if _arrivals(grad, axis) == (True, False)]
         result.append(clean[0] if len(clean) == 1 else None)

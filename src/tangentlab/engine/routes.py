@@ -11,9 +11,7 @@ from torch import Tensor
 from tangentlab.engine.capture import Call, output_gradients
 from tangentlab.engine.groups import Group, Site
 from tangentlab.layers import OuterSum, concatenate
-
-WHOLE = -1
-"""Axis of a call that belongs to one example altogether (a batch of one)."""
+from tangentlab.layers.registry import Inputs
 
 
 @dataclass(frozen=True)
@@ -60,11 +58,11 @@ def structured_factors(
 
 def _term(use: Use, grads: Tensor, dtype: torch.dtype) -> OuterSum:
     """Bring a call to (N, ...) and (K, N, ...) and apply the layer's closed form."""
-    call = use.call
-    if use.axis == WHOLE:
-        inputs, grads = call.inputs[None], grads[:, None]
-    else:
-        inputs, grads = call.inputs.movedim(use.axis, 0), grads.movedim(use.axis + 1, 1)
-    if inputs.is_floating_point():
-        inputs = inputs.to(dtype)
-    return use.site.rule.factors(use.site.module, inputs, grads.to(dtype), use.site.local)
+    site = use.site
+    inputs, grads = site.rule.by_example(site.module, use.call.inputs, grads, use.axis)
+    return site.outer(as_type(inputs, dtype), grads.to(dtype), use.call.part)
+
+
+def as_type(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+    """Floating-point inputs in one type; indices as they are."""
+    return tuple(one.to(dtype) if one.is_floating_point() else one for one in inputs)

@@ -176,7 +176,7 @@ def _side_by_side(left: Pieces, right: Pieces, trace: bool, name_of: Callable[[G
             _add(total, {name_of(group): _checked(_block(left[group], right[group], trace, workspace), group)})
         return total
 
-    if not fits or example[0].left.device.type != "cpu":
+    if not fits or example[0].gradient_factors.device.type != "cpu":
         return [summed(groups)]
     return in_lanes(summed, groups, [_operations(left[group], right[group], trace) for group in groups])
 
@@ -191,7 +191,7 @@ def _checked(kernel: Tensor, group: Group) -> Tensor:
 
 
 def _kernel_bytes(left: list[OuterSum], right: list[OuterSum], trace: bool) -> int:
-    return _cells(left, right, trace) * left[0].left.element_size()
+    return _cells(left, right, trace) * left[0].itemsize
 
 
 def _require_kernel_memory(nbytes: int) -> None:

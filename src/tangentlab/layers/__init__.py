@@ -1,7 +1,20 @@
 """Layer calculus: per-example gradients of each layer family, from its inputs and output-gradients."""
 
-from tangentlab.layers import conv, linear, norm
+from tangentlab.layers import attention, conv, linear, lookup, norm
+from tangentlab.layers.matrix import Matrix
 from tangentlab.layers.outer import OuterSum, concatenate
 from tangentlab.layers.registry import LayerRule, register, rule_of
 
-__all__ = ["LayerRule", "OuterSum", "concatenate", "conv", "linear", "norm", "register", "rule_of"]
+__all__ = [
+    "LayerRule",
+    "Matrix",
+    "OuterSum",
+    "attention",
+    "concatenate",
+    "conv",
+    "linear",
+    "lookup",
+    "norm",
+    "register",
+    "rule_of",
+]

@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import grad
 
+from tangentlab.layers.contractions import products_by_example, sum_of_cotangents
 from tangentlab.layers.covariance import lagged_covariance, lagged_operations, lags_apply, window_sums
-from tangentlab.layers.outer import OuterSum, products_by_example, sum_of_cotangents
+from tangentlab.layers.matrix import Matrix
+from tangentlab.layers.outer import OuterSum
 from tangentlab.layers.registry import register
 from tangentlab.layers.workspace import Workspace
 from tangentlab.linalg.symmetric import sum_dtype, symmetric_product
@@ -267,7 +269,22 @@ def _add_squares(total: Tensor, left: Tensor, right: Tensor) -> None:
                 total += product.square_().unflatten(0, (-1, total.shape[0])).sum(0)
 
 
-@register(*_CONVOLUTIONS, joint=True)
+def _ndim(module: nn.Module) -> int:
+    """Rank of a batched input; less means an input without example axis."""
+    assert isinstance(module, _CONVOLUTIONS + _TRANSPOSED)
+    return len(module.kernel_size) + 2
+
+
+def _matrix(module: nn.Module, weight: Tensor) -> Matrix:
+    """Rows along the first axis of the weight, group by group."""
+    assert isinstance(module, _CONVOLUTIONS + _TRANSPOSED)
+    shape = (module.groups, weight.shape[0] // module.groups, weight.shape[1:].numel())
+    if isinstance(module, _TRANSPOSED):
+        return Matrix(shape, "right")
+    return Matrix(shape, taps=prod(module.kernel_size))
+
+
+@register(*_CONVOLUTIONS, joint=True, ndim=_ndim, matrix=_matrix)
 def convolution(module: nn.Module, inputs: Tensor, grads: Tensor, group: tuple[str, ...]) -> OuterSum:
     """inputs (N, C, *spatial), grads (K, N, O, *size)."""
     assert isinstance(module, _CONVOLUTIONS)
@@ -276,7 +293,7 @@ def convolution(module: nn.Module, inputs: Tensor, grads: Tensor, group: tuple[s
     return ConvSum(module, pad_input(module, inputs), grads, bias=len(group) == 2)
 
 
-@register(*_TRANSPOSED)
+@register(*_TRANSPOSED, ndim=_ndim, matrix=_matrix)
 def transposed_convolution(module: nn.Module, inputs: Tensor, grads: Tensor, group: tuple[str, ...]) -> OuterSum:
     """The roles swap: inputs meet patches of the output-gradients, one term per input position."""
     assert isinstance(module, _TRANSPOSED)
@@ -288,8 +305,3 @@ def transposed_convolution(module: nn.Module, inputs: Tensor, grads: Tensor, gro
     right = patch_columns(module, padded, size).transpose(-1, -2).unflatten(0, grads.shape[:2])
     left = position_rows(inputs[None], module.groups)
     return OuterSum(left, right, gradients="right", kronecker=True)
-
-
-def expected_ndim(module: nn.Module) -> int | None:
-    """Rank of a batched input of a convolution (None for other layers); less means an input without example axis."""
-    return len(module.kernel_size) + 2 if isinstance(module, _CONVOLUTIONS + _TRANSPOSED) else None

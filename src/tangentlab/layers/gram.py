@@ -54,7 +54,7 @@ class GramSizes:
             rows, columns = columns, rows
         symmetric = first is second
         sizes = first.outputs, first.examples, second.examples, symmetric, groups, first.positions
-        return cls(*sizes, rows, columns, first.bias, first.left.element_size())
+        return cls(*sizes, rows, columns, first.bias, first.itemsize)
 
     @property
     def pairs(self) -> float:
@@ -134,7 +134,7 @@ def _rows(first: OuterSum, second: OuterSum, trace: bool, workspace: Workspace) 
     sides = (first,) if second is first else (first, second)
     groups, rows, columns = first.matrix_shape
     counts = [one.outputs * one.examples for one in sides]
-    itemsize = first.left.element_size()
+    itemsize = first.itemsize
     kernel_bytes = (1 if trace else first.outputs * second.outputs) * first.examples * second.examples * itemsize
     block_bytes = min(workspace.limit, _block_bytes(kernel_bytes))
     blocks = max(1, ceil(sum(counts) * groups * rows * columns * itemsize / block_bytes))
@@ -181,9 +181,11 @@ def _product(first: OuterSum, second: OuterSum, trace: bool) -> Tensor:
     same = first is second
     for group in range(first.matrix_shape[0]):
         grads = [one.gradient_factors[:, :, group, 0] for one in (first, second)]
-        inputs = [one.input_factors[0, :, group, 0] for one in (first, second)]
+        inputs = [one.input_codes(group) for one in ((first,) if same else (first, second))]
         value = _contract(grads[0], grads[0] if same else grads[1], trace)
-        weights = _products(inputs[0], inputs[1], same) + first.bias
+        weights = value.new_empty((first.examples, 1, second.examples, 1))
+        first.write_input_products(inputs[0], inputs[-1], weights)
+        weights = weights[:, 0, :, 0] + first.bias
         value = value.mul_(weights if trace else weights[None, :, None, :])
         total = value if total is None else total.add_(value)
     assert total is not None

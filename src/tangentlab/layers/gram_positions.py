@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from tangentlab.layers.contractions import products_of_rows
 from tangentlab.layers.outer import OuterSum
 from tangentlab.layers.workspace import Workspace
-from tangentlab.linalg.symmetric import symmetric_product
 
 CACHE_BYTES = 2 << 20
 """Bytes of M at a time."""
@@ -34,23 +34,28 @@ def positions_gram(first: OuterSum, second: OuterSum, trace: bool, workspace: Wo
     same = first is second
     entrywise = trace or first.outputs == second.outputs == 1
     counts = first.examples, second.examples
-    result = first.left.new_zeros(counts if entrywise else (counts[0], first.outputs, counts[1], second.outputs))
+    result = first.gradient_factors.new_zeros(
+        counts if entrywise else (counts[0], first.outputs, counts[1], second.outputs)
+    )
     sides = (first,) if same else (first, second)
     pair_bytes = first.positions * second.positions * result.element_size()
     size = max(1, int((min(workspace.limit, TILE_BYTES) / pair_bytes) ** 0.5))
     for group in range(first.matrix_shape[0]):
-        inputs = [one.input_factors[0, :, group].contiguous() for one in sides]
+        inputs = [one.input_codes(group) for one in sides]
         grads = [_gradient_rows(one, group) if entrywise else _gradient_maps(one, group) for one in sides]
         for rows, columns in _tiles(*counts, size, same):
             diagonal = same and rows == columns
             one = inputs[0][rows]
-            products = _products(one, one if diagonal else inputs[-1][columns], workspace, "input products")
+            two = one if diagonal else inputs[-1][columns]
+            products = workspace.take("input products", (*one.shape[:2], *two.shape[:2]), result)
+            first.write_input_products(one, two, products)
             if first.bias:
                 products += 1
             for mine, theirs in zip(grads[0], grads[-1], strict=True):
                 one, two = mine[rows], theirs[columns]
                 if entrywise:
-                    inner = _products(one, one if diagonal else two, workspace, "inner products")
+                    inner = workspace.take("inner products", products.shape, result)
+                    products_of_rows(one, one if diagonal else two, inner)
                     result[rows, columns] += inner.mul_(products).sum((1, 3))
                 else:
                     _add_pairs(result[rows, :, columns], products, one, two, diagonal, workspace)
@@ -86,17 +91,6 @@ def _tiles(count: int, others: int, size: int, same: bool) -> Iterator[tuple[sli
         rows = slice(start, min(start + size, count))
         for low in range(start if same else 0, others, size):
             yield rows, slice(low, min(low + size, others))
-
-
-def _products(one: Tensor, two: Tensor, workspace: Workspace, name: str) -> Tensor:
-    """<one[i, t], two[j, s]> of (n, T, d) and (m, S, d) as (n, T, m, S)."""
-    result = workspace.take(name, (*one.shape[:2], *two.shape[:2]), one)
-    left, right, matrix = one.flatten(0, 1), two.flatten(0, 1), result.flatten(0, 1).flatten(1)
-    if one is two:
-        symmetric_product(left, out=matrix.zero_())
-    else:
-        torch.mm(left, right.t(), out=matrix)
-    return result
 
 
 def _add_pairs(result: Tensor, products: Tensor, one: Tensor, two: Tensor, upper: bool, workspace: Workspace) -> None:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tangentlab.layers.matrix import as_vector
 from tangentlab.layers.outer import OuterSum
 from tangentlab.layers.registry import register
 
@@ -21,7 +22,9 @@ def _entrywise(normalized: Tensor, grads: Tensor, group: tuple[str, ...], first_
     return OuterSum.explicit((products.sum(summed) if summed else products).flatten(2))
 
 
-@register(nn.LayerNorm, nn.RMSNorm, pointwise=True)
+@register(
+    nn.LayerNorm, nn.RMSNorm, pointwise=True, features=lambda module: len(module.normalized_shape), matrix=as_vector
+)
 def layer_norm(module: nn.Module, inputs: Tensor, grads: Tensor, group: tuple[str, ...]) -> OuterSum:
     """LayerNorm and RMSNorm: statistics and affine parameters over the trailing axes."""
     assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
@@ -47,7 +50,7 @@ def _refuse_statistics(module: nn.Module) -> str | None:
     return None
 
 
-@register(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, refuse=_refuse_statistics)
+@register(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, refuse=_refuse_statistics, couples=True)
 def batch_norm(module: nn.Module, inputs: Tensor, grads: Tensor, group: tuple[str, ...]) -> OuterSum:
     """BatchNorm in eval mode: a fixed affine map per channel, channels on axis 1."""
     assert isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)

@@ -12,24 +12,28 @@ once here, on that form, and nothing below ever builds a Jacobian unless it is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from tangentlab.layers.contractions import (
+    CACHE_BYTES,
+    products_by_example,
+    products_of_rows,
+    square_sum_of_products,
+    sum_of_cotangents,
+    turned,
+)
 from tangentlab.layers.covariance import stacked_rows
 from tangentlab.linalg.symmetric import symmetric_product
 
 if TYPE_CHECKING:
     from tangentlab.layers.workspace import Workspace
 
-CACHE_BYTES = 4 << 20
-"""Bytes of gradients at a time, where each is used up at once."""
 ROWS_AT_ONCE = 64 << 20
 """Bytes of written-out gradients at a time, where only their sums are wanted."""
-_LONG = 1 << 12
-"""Length from which a matrix-vector product per example costs less than products of whole cotangents."""
 
 
 class OuterSum:
@@ -92,6 +96,16 @@ class OuterSum:
         groups, rows, columns = self.matrix_shape
         return groups * rows * (columns + self.bias)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the gradients."""
+        return self._right.dtype
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number."""
+        return self._right.element_size()
+
     def nbytes(self) -> int:
         """Memory of the factors as they are held (patches of a convolution are not)."""
         return sum(side.numel() * side.element_size() for side in (self._left, self._right))
@@ -128,6 +142,10 @@ class OuterSum:
             return None
         sides = [torch.cat([getattr(one, side) for one in every], 1) for side in ("left", "right")]
         return OuterSum(*sides, bias=self.bias, gradients=self.gradients, kronecker=self.kronecker)
+
+    def join_positions(self, others: Sequence[OuterSum]) -> OuterSum | None:
+        """The sum of gradients of the same examples as more positions, where a subclass has a form of its own for it."""
+        return None
 
     def weight_rows(self) -> Tensor:
         """Per-example weight gradients (K, N, groups, rows, columns). Cost: K N T rows columns."""
@@ -241,69 +259,28 @@ class OuterSum:
 
         For one position this is one product of squared projections and needs no per-example gradient.
         """
-        left, right = turned(self.left, left_basis), turned(self.homogeneous(), right_basis)
+        left, right = self.left_in(left_basis), turned(self.homogeneous(), right_basis)
         if self.positions == 1:
             squares = left[..., 0, :].square().sum(0), right[..., 0, :].square().sum(0)
             return torch.einsum("ngo,ngi->goi", *squares)
         return square_sum_of_products(left, right)
 
+    def left_in(self, basis: Tensor) -> Tensor:
+        """Left factors in a basis (groups, rows, k), (K or 1, N, groups, T, k)."""
+        return turned(self.left, basis)
 
-def products_by_example(rows: Tensor, vectors: Tensor) -> Tensor:
-    """<rows[k, n], vectors[n]>, (K, N, F) and (N, F) -> (K, N); by parts where the whole would leave the cache."""
-    if rows.numel() * rows.element_size() <= CACHE_BYTES:
-        return torch.linalg.vecdot(rows, vectors)
-    if len(rows) < rows.shape[1] and rows.shape[2] < _LONG:
-        return torch.stack([torch.linalg.vecdot(one, vectors) for one in rows])
-    return torch.stack([own @ vector for own, vector in zip(rows.unbind(1), vectors, strict=True)], 1)
+    def input_codes(self, group: int) -> Tensor:
+        """What products of inputs are computed from: the inputs (N, T, I) of one group."""
+        return self.input_factors[0, :, group].contiguous()
 
-
-def sum_of_cotangents(rows: Tensor, weights: Tensor) -> Tensor:
-    """sum over k of weights[k, n] rows[k, n], (K or 1, N, F) and (K, N) -> (N, F); by cotangents in the same way."""
-    if len(rows) == 1:
-        return rows[0] * weights.sum(0)[:, None]
-    if rows.numel() * rows.element_size() <= CACHE_BYTES:
-        return (rows * weights[..., None]).sum(0)
-    total = rows[0] * weights[0, :, None]
-    for one, weight in zip(rows[1:], weights[1:], strict=True):
-        total.addcmul_(one, weight[:, None])
-    return total
+    def write_input_products(self, one: Tensor, two: Tensor, out: Tensor) -> None:
+        """Products of the inputs at positions of two blocks of examples, from their codes, into out (n, T, m, S)."""
+        products_of_rows(one, two, out)
 
 
 def _leading(one: OuterSum) -> tuple[int, int]:
     """Cotangents on the left and on the right side, 1 where they are alike."""
     return one.left.shape[0], one.right.shape[0]
-
-
-def turned(factors: Tensor, basis: Tensor) -> Tensor:
-    """Factors (K, N, groups, T, features) in a basis (groups, features, k), by one product per group."""
-    product = torch.bmm(stacked_rows(factors), basis)
-    sizes = (*factors.shape[:2], factors.shape[3])
-    return product.unflatten(1, sizes).permute(1, 2, 0, 3, 4)
-
-
-def square_sum_of_products(left: Tensor, right: Tensor, turn: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-    """sum over k, n of the squared entries of left[k, n]^T right[k, n], (groups, rows, columns).
-
-    As many examples at a time as fill the cache: in memory their gradients would cost four times as much (measured).
-
-    Args:
-        left: (K or 1, N, groups, T, rows).
-        right: (K or 1, N, groups, T, columns).
-        turn: applied to the gradients (n, groups, rows, columns) before they are squared.
-    """
-    groups, rows, columns = left.shape[2], left.shape[-1], right.shape[-1]
-    step = max(1, CACHE_BYTES // (groups * rows * columns * left.element_size()))
-    products = left.new_empty((min(step, left.shape[1]), groups, rows, columns))
-    total: Tensor | None = None
-    for k in range(max(left.shape[0], right.shape[0])):
-        one, other = left[min(k, left.shape[0] - 1)], right[min(k, right.shape[0] - 1)]
-        for start in range(0, one.shape[0], step):
-            part = one[start : start + step].mT
-            product = torch.matmul(part, other[start : start + step], out=products[: len(part)])
-            squares = (product if turn is None else turn(product)).square_().sum(0)
-            total = squares if total is None else total.add_(squares)
-    assert total is not None, "no examples"
-    return total
 
 
 def concatenate(terms: Sequence[OuterSum]) -> OuterSum:
@@ -315,6 +292,8 @@ def concatenate(terms: Sequence[OuterSum]) -> OuterSum:
     """
     if len(terms) == 1:
         return terms[0]
+    if (joined := terms[0].join_positions(terms[1:])) is not None:
+        return joined
     if len({(term.matrix_shape, term.bias) for term in terms}) > 1:
         return OuterSum.explicit(torch.stack([term.rows() for term in terms]).sum(0))
     outputs = max(term.outputs for term in terms)

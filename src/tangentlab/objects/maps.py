@@ -102,7 +102,9 @@ class PushForwardDense(PushForward):
 def _written(layout: LayerCollection, factors: dict[Group, OuterSum]) -> Tensor:
     """Rows of the Jacobian (outputs, examples, d) in flat order, each group written where it belongs."""
     example = next(iter(factors.values()))
-    result = example.left.new_empty((max(one.outputs for one in factors.values()), example.examples, layout.numel))
+    result = example.gradient_factors.new_empty(
+        (max(one.outputs for one in factors.values()), example.examples, layout.numel)
+    )
     for group, factor in factors.items():
         require_finite(factor.gradient_factors, f"The tangent features of {', '.join(group.names)}")
         if whole := layout.slice_of(group.names):

@@ -10,7 +10,7 @@ block       eigenvectors of the layer's own second moment (one side is everythin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.engine.groups import Group
-from tangentlab.layers import OuterSum
+from tangentlab.layers import Matrix, OuterSum
+from tangentlab.layers.lookup import LookupSum
 from tangentlab.objects.pmat.basis import Basis
 from tangentlab.objects.pmat.kronecker import EigenBlock, KronBlock, squares_in_bases
 from tangentlab.objects.pmat.matrix_form import MatrixForm
 from tangentlab.objects.pmat.side import Side, both
 from tangentlab.optim.damping import balance, damped
-from tangentlab.optim.lookup import LookupSum
 from tangentlab.optim.sides import RunningChannels, RunningSide
 from tangentlab.optim.sums import Sample
 
@@ -63,26 +63,25 @@ class Block:
     Args:
         group: the parameters' names and the modules that use them.
         parameters: the weight, or weight and bias.
-        shape: (groups, rows, columns) of the weight alone.
+        matrix: the form of the weight alone.
         left, right: the sides, right with the homogeneous 1 of a bias.
-        gradients: the side that output-gradients are on.
     """
 
     def __init__(
         self,
         group: Group,
         parameters: Sequence[nn.Parameter],
-        shape: tuple[int, int, int],
+        matrix: Matrix,
         left: RunningSide,
         right: RunningSide,
-        gradients: str,
         options: BlockOptions,
     ) -> None:
         self.group, self.parameters, self.options = group, list(parameters), options
-        self.form = MatrixForm(shape, len(parameters) == 2 and not options.rowwise)
-        self.left, self.right, self.gradients = left, right, gradients
+        self.form = MatrixForm(matrix.shape, len(parameters) == 2 and not options.rowwise)
+        self.announced, self.left, self.right, self.gradients = matrix, left, right, matrix.gradients
         self.dtype = torch.promote_types(parameters[0].dtype, torch.float32)
         self.scale: Tensor | None = None
+        self.confirmed = False  # whether gradients of this form have been seen
         self.flattened = False  # whether positions had to count as examples
         self.kept: list[Sample] = []
         self.clear()
@@ -112,11 +111,11 @@ class Block:
         elif squares:
             self.add_squares(samples)
 
-    def _chunks(self, sample: Sample) -> Any:
-        if self.options.rowwise:
-            rows = sample.chunks(max(self.form.dim, sample.cells_per_example()))
-            return (OuterSum.explicit(outer.rows()) for outer in rows)
-        return sample.chunks(sample.cells_per_example())
+    def _chunks(self, sample: Sample, cells: int = 0) -> Iterator[OuterSum]:
+        """Gradients of the block's form: written out where the layer has another one."""
+        for outer in sample.chunks(max(self.form.dim if self.options.rowwise else cells, sample.cells_per_example())):
+            fits = outer.matrix_shape == self.form.shape and not self.options.rowwise
+            yield outer if fits else OuterSum.explicit(outer.rows())
 
     def _add_factors(self, sample: Sample) -> None:
         sharing = self.options.sharing
@@ -133,7 +132,7 @@ class Block:
         """sum over examples of the squared entries of U_B^T g U_A, into the sums."""
         size = self.form.dim
         for sample in samples:
-            for outer in sample.chunks(max(sample.cells_per_example(), size)):
+            for outer in self._chunks(sample, size):
                 left, right = self._bases
                 if isinstance(outer, LookupSum):
                     self._sum("squares").add_(outer.square_sum_of(right.into(outer.right)))

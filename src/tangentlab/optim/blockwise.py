@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError, ModelError
+from tangentlab.layers import Matrix, OuterSum
 from tangentlab.objects.pmat import PMatEKFAC, PMatKFAC
 from tangentlab.objects.pmat.kronecker import KronBlock
 from tangentlab.optim.block import Block, BlockOptions
@@ -22,9 +23,6 @@ from tangentlab.optim.schedule import Schedule, check_choice, check_period, chec
 from tangentlab.optim.sides import RunningChannels, RunningDense, RunningDiagonal, RunningSide
 from tangentlab.optim.sums import Sample
 from tangentlab.optim.thin import RunningThin
-
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 class BlockPreconditioner(Preconditioner):
@@ -84,17 +82,15 @@ class BlockPreconditioner(Preconditioner):
         self.refreshes, self._due = 0, (1.0, 1.0)
         self.blocks: dict[Group, Block] = {}
         super().__init__(model, **options)
-        self.blocks = {group: self._block(group) for group in self.groups}
+        self.blocks = {group: self._block(group, group.sites[0].matrix) for group in self.groups}
 
     def _refusal(self, group: Group) -> str:
-        modules = [site.module for site in group.sites]
-        if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules):
-            return "batch statistics couple the examples"
-        if any(getattr(module, "sparse", False) for module in modules):
-            return "its gradient is sparse"
-        if len({_gradient_side(module) for module in modules}) > 1:
+        if reason := super()._refusal(group):
+            return reason
+        forms = [site.matrix for site in group.sites]
+        if len({form.gradients for form in forms}) > 1:
             return "tied between layers whose inputs and outputs meet on the same side (embedding and output layer)"
-        if len({getattr(module, "groups", 1) for module in modules}) > 1:
+        if len({form.shape for form in forms}) > 1:
             return "tied between layers that see it as matrices of different shapes"
         size = sum(self.parameters[name].numel() for name in group.names)
         if self.block_options.rowwise and size > self.block_limit:
@@ -104,33 +100,42 @@ class BlockPreconditioner(Preconditioner):
             )
         return ""
 
-    def _block(self, group: Group) -> Block:
+    def _block(self, group: Group, matrix: Matrix) -> Block:
         parameters = [self.parameters[name] for name in group.names]
-        module = group.sites[0].module
-        shape, entrywise = _matrix_shape(module, group, parameters)
-        if self.block_options.rowwise:
-            shape, entrywise = (1, sum(p.numel() for p in parameters), 1), True
-        left, right = self._sides(module, shape, entrywise, bias=len(parameters) == 2)
-        gradients = "left" if entrywise else _gradient_side(module)
-        return Block(group, parameters, shape, left, right, gradients, self.block_options)
+        size, several = sum(p.numel() for p in parameters), len(parameters) > 1
+        options = self.block_options
+        if options.rowwise or (several and not matrix.structured):
+            options, matrix, several = replace(options, rowwise=True), Matrix.vector(size), False
+        return Block(group, parameters, matrix, *self._sides(matrix, bias=several), options)
 
-    def _sides(
-        self, module: nn.Module, shape: tuple[int, int, int], entrywise: bool, bias: bool
-    ) -> tuple[RunningSide, RunningSide]:
-        _, rows, columns = shape
+    def _sides(self, matrix: Matrix, bias: bool) -> tuple[RunningSide, RunningSide]:
+        _, rows, columns = matrix.shape
         if not self.block_options.factors:
             return RunningDiagonal(rows), RunningDiagonal(columns + bias)
-        if entrywise:
+        if not matrix.structured:
             return (RunningDense(rows) if rows <= self.block_limit else RunningDiagonal(rows)), RunningDiagonal(1)
-        small = rows <= self.factor_limit and not isinstance(module, nn.Embedding)
+        small = rows <= self.factor_limit and not matrix.one_hot
         left = RunningDense(rows) if small else RunningDiagonal(rows)
-        if self.sua and isinstance(module, CONVOLUTIONS):
-            taps = prod(module.kernel_size)
-            return left, RunningChannels(columns // taps, taps, bias)
-        size, inputs = columns + bias, _gradient_side(module) == "left"
+        if self.sua and matrix.taps is not None:
+            return left, RunningChannels(columns // matrix.taps, matrix.taps, bias)
+        size, thin = columns + bias, self.block_options.thin and matrix.gradients == "left"
         if size > self.factor_limit:
             return left, RunningDiagonal(size)
-        return left, RunningThin(size) if self.block_options.thin and inputs else RunningDense(size)
+        return left, RunningThin(size) if thin else RunningDense(size)
+
+    def _fit(self, group: Group, outer: OuterSum) -> None:
+        """Make the block anew if the gradients have another form than the layer's rule announced."""
+        block = self.blocks[group]
+        if block.options.rowwise or block.announced.describes(outer):
+            block.confirmed = True
+        elif block.left.statistic is not None or self.processes.size > 1:
+            raise ModelError(
+                f"The gradients of {group.name} are {outer.matrix_shape} matrices with output-gradients on the "
+                f"{outer.gradients}, not {block.announced.shape} and {block.announced.gradients} as its rule says: "
+                "register the layer with matrix=."
+            )
+        else:
+            self.blocks[group] = self._block(group, Matrix.of(outer))
 
     def _is_refresh(self, step: int) -> bool:
         early = self.warm_up and step < self.period and step.bit_count() == 1
@@ -145,6 +150,8 @@ class BlockPreconditioner(Preconditioner):
     def _collect(self, samples: dict[Group, list[Sample]], examples: int) -> None:
         per_example, factors = self.block_options.scale == "per_example", self._measures_factors(self.steps)
         for group, found in samples.items():
+            if not self.blocks[group].confirmed:
+                self._fit(group, found[0].outer(0, 1))
             block = self.blocks[group]
             block.flattened |= not all(sample.by_example for sample in found)
             new_basis = self._is_refresh(self.steps) or not block.based
@@ -265,14 +272,18 @@ class BlockPreconditioner(Preconditioner):
         return what if groups == 1 else f"{groups} groups of {what}"
 
     def _state(self) -> dict[str, Any]:
-        return {"refreshes": self.refreshes, "blocks": {group.name: b.state() for group, b in self.blocks.items()}}
+        forms = {group.name: asdict(block.announced) for group, block in self.blocks.items()}
+        blocks = {group.name: block.state() for group, block in self.blocks.items()}
+        return {"refreshes": self.refreshes, "blocks": blocks, "forms": forms}
 
     def _load(self, state: dict[str, Any]) -> None:
-        blocks = {group.name: block for group, block in self.blocks.items()}
-        if set(state["blocks"]) != set(blocks):
+        if set(state["blocks"]) != {group.name for group in self.blocks}:
             raise InputError("This state has other layers than the preconditioner it is loaded into.")
-        for name, block in blocks.items():
-            block.load(_moved(state["blocks"][name], block.parameters[0].device))
+        for group, block in self.blocks.items():
+            form = state.get("forms", {}).get(group.name)
+            if form is not None and Matrix(**form) != block.announced:  # another one was found in gradients
+                block = self.blocks[group] = self._block(group, Matrix(**form))
+            block.load(_moved(state["blocks"][group.name], block.parameters[0].device))
         self.refreshes = state["refreshes"]
 
 
@@ -298,22 +309,3 @@ def _check_block(block: BlockOptions) -> None:
             "The option inverse='cholesky' inverts A and B one by one: damping_form='plain' and cutoff= need the eigenvalues, "
             "so use inverse='eigh'."
         )
-
-
-def _gradient_side(module: nn.Module) -> str:
-    """The side of the weight's matrix that meets output-gradients."""
-    return "right" if isinstance(module, (nn.Embedding, *TRANSPOSED)) else "left"
-
-
-def _matrix_shape(
-    module: nn.Module, group: Group, parameters: Sequence[nn.Parameter]
-) -> tuple[tuple[int, int, int], bool]:
-    """(groups, rows, columns) of the weight's matrices, and whether it has no Kronecker structure at all."""
-    weight = parameters[0]
-    if group.sites[0].local[0] == "weight" and isinstance(
-        module, (nn.Linear, nn.Embedding, *CONVOLUTIONS, *TRANSPOSED)
-    ):
-        groups = getattr(module, "groups", 1)
-        rows = weight.shape[0] // groups
-        return (groups, rows, weight.numel() // weight.shape[0]), False
-    return (1, weight.numel(), 1), True

@@ -58,12 +58,6 @@ class ConjugateGradient(Preconditioner):
         self._weight = 1.0
         super().__init__(model, **options)
 
-    def _refusal(self, group: Group) -> str:
-        modules = [site.module for site in group.sites]
-        if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules):
-            return "batch statistics couple the examples"
-        return "its gradient is sparse" if any(getattr(module, "sparse", False) for module in modules) else ""
-
     def _wants(self, step: int) -> bool:
         return True
 

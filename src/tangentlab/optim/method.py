@@ -19,9 +19,12 @@ class Method(ABC):
 
     name: str
 
-    @abstractmethod
     def _refusal(self, group: Group) -> str:
         """Why a group with a closed form is passed through untouched, or ''."""
+        if any(site.rule.couples for site in group.sites):
+            return "batch statistics couple the examples"
+        sparse = any(getattr(site.module, "sparse", False) for site in group.sites)
+        return "its gradient is sparse" if sparse else ""
 
     @abstractmethod
     def _wants(self, step: int) -> bool:

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from tangentlab.engine.capture import history_keeper
-from tangentlab.engine.groups import Group, Site
+from tangentlab.engine.groups import Group, Site, local_parameter
+from tangentlab.layers.registry import Inputs, Part, Report
 from tangentlab.optim.leaves import Leaves, will_accumulate
 from tangentlab.optim.rows import Rows, couples_examples, meet_other_examples
 from tangentlab.optim.sums import Use, example_axis, use_of
@@ -51,7 +52,8 @@ class SeenCall:
     """One call of one module, for one of its groups.
 
     Attributes:
-        inputs: detached input; None when nothing but the number of examples is wanted.
+        inputs: detached inputs; None when nothing but the number of examples is wanted.
+        part: what it uses of the module's parameters.
         output_shape, edge: of the output, and where its gradient can be read for other cotangents.
         grads: gradient of the loss in the output, as the backward pass brought it.
         drawn: output-gradients (K, *output shape) of likelihood samples or factors, per example.
@@ -60,8 +62,9 @@ class SeenCall:
     group: Group
     site: Site
     origin: Pass
-    inputs: Tensor | None
+    inputs: Inputs | None
     output_shape: tuple[int, ...]
+    part: Part | None = None
     edge: GradientEdge | None = None
     grads: Tensor | None = None
     drawn: Tensor | None = None
@@ -133,8 +136,8 @@ class Observer:
             return
         self._handles.append(self.model.register_forward_pre_hook(self._start, with_kwargs=True))
         for found in self.sites.values():
-            module, record = found[0][1].module, self._recorder(found)
-            self._handles.append(module.register_forward_hook(record, with_kwargs=True, prepend=True))
+            rule, module = found[0][1].rule, found[0][1].module
+            self._handles += rule.watch(rule, module, self._recorder(found))
         self._handles.append(self.model.register_forward_hook(self._end))
 
     def detach(self) -> None:
@@ -212,34 +215,31 @@ class Observer:
         examples = call.origin.examples
         if call.inputs is None or examples < 2:
             return None
-        place = example_axis(call.site, call.inputs.shape, examples, self.axis)
+        place = example_axis(call.site, call.inputs, examples, self.axis)
         return None if place is None or (call.group, place) in self._rows else place
 
     def _place(self, call: SeenCall, examples: int) -> int | None:
         assert call.inputs is not None
-        place = example_axis(call.site, call.inputs.shape, examples, self.axis)
+        place = example_axis(call.site, call.inputs, examples, self.axis)
         return None if place is None or self._rows.get((call.group, place), False) else place
 
-    def _recorder(self, found: list[tuple[Group, Site]]) -> Callable[..., None]:
-        """The forward hook of one module, which may own several groups (weight and bias apart)."""
-        rule, module = found[0][1].rule, found[0][1].module
-        owned = [self.parameters[group.names[0]] for group, _ in found]
-        locals_ = [site.local[0] for _, site in found]
+    def _recorder(self, found: list[tuple[Group, Site]]) -> Report:
+        """What is done with a call of one module, which may own several groups (weight and bias apart)."""
 
-        def record(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            if called is not module or not isinstance(output, Tensor) or not output.requires_grad or not _recording():
+        def record(module: nn.Module, part: Part | None, inputs: Inputs, output: Tensor) -> None:
+            used = [(g, site, self.parameters[g.names[0]]) for g, site in found if site.uses(part)]
+            if not used or not output.requires_grad or not _recording():
                 return
-            if any(module._parameters.get(name) is not p for name, p in zip(locals_, owned, strict=True)):
+            if any(local_parameter(module, site.local[0]) is not p for _, site, p in used):
                 return  # torch.func has put other tensors in the parameters' place
             self._begin()
-            inputs = args[0] if args else kwargs[rule.input_name]
             wanted = self.wants()
             if self._current is None:
-                self._current = Pass(inputs.shape[self.axis] if inputs.ndim > self.axis else 0)
+                self._current = Pass(inputs[0].shape[self.axis] if inputs[0].ndim > self.axis else 0)
             written = history_keeper(output)  # where an in-place operation on the output leaves its gradient
-            for (group, site), parameter in zip(found, owned, strict=True):
-                keep = inputs.detach() if wanted else None
-                call = SeenCall(group, site, self._current, keep, tuple(output.shape))
+            for group, site, parameter in used:
+                keep = tuple(one.detach() for one in inputs) if wanted else None
+                call = SeenCall(group, site, self._current, keep, tuple(output.shape), part)
                 if (
                     wanted
                     and self._current.runs
@@ -322,7 +322,7 @@ class Observer:
         for call in calls:
             grads = call.drawn if drawn else None if call.grads is None else call.grads[None]
             if call.inputs is not None and grads is not None and grads.numel():  # an expert may get no tokens
-                result.append(use_of(call.site, call.inputs, grads, self._place(call, examples), dtype))
+                result.append(use_of(call.site, call.inputs, grads, self._place(call, examples), dtype, call.part))
         return result
 
 

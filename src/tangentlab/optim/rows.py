@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 from torch.utils._pytree import tree_leaves
 
+from tangentlab.layers.norm import mixes_examples
+
 SMALL = 1e-6
 """Share of the gradient that may arrive at other examples' rows."""
 
@@ -31,8 +33,7 @@ class Rows:
 
 def couples_examples(model: nn.Module) -> bool:
     """Whether batch norm uses the statistics of the batch, so that every row meets every example's output."""
-    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    return any(norm.training or norm.running_mean is None for norm in norms)
+    return any(map(mixes_examples, model.modules()))
 
 
 def meet_other_examples(output: Any, asked: Sequence[Rows], examples: int, axis: int) -> list[bool]:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
+from tangentlab.layers.lookup import LookupSum
 from tangentlab.linalg.symmetric import symmetric_product
 from tangentlab.objects.pmat.basis import Basis, DenseBasis, IdentityBasis
 from tangentlab.objects.pmat.channels import ChannelBasis, ChannelSide, pixel_columns
 from tangentlab.objects.pmat.side import DenseSide, DiagonalSide, Pairs, Side
-from tangentlab.optim.lookup import LookupSum
 from tangentlab.optim.sums import Sample
 
 Which = Literal["left", "right"]
@@ -185,8 +185,9 @@ class RunningChannels(RunningSide):
         for use in sample.uses:
             module = use.site.module
             assert isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)
-            sites, positions = prod(use.inputs.shape[2:]), prod(use.grads.shape[3:])
-            found = symmetric_product(pixel_columns(use.inputs, module.groups)) * (positions / sites)
+            (inputs,) = use.inputs
+            sites, positions = prod(inputs.shape[2:]), prod(use.grads.shape[3:])
+            found = symmetric_product(pixel_columns(inputs, module.groups)) * (positions / sites)
             total = found if total is None else total + found
         assert total is not None
         return total

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tangentlab.engine.groups import Site
+from tangentlab.engine.routes import as_type
 from tangentlab.layers import OuterSum, concatenate
-from tangentlab.layers.conv import expected_ndim
-from tangentlab.optim.lookup import LookupSum
+from tangentlab.layers.registry import POSITIONS, WHOLE, Inputs, Part
 
 CELLS = 1 << 24
 """Numbers that a chunk of examples may take while it is worked on (64 MB in float32)."""
@@ -22,9 +22,10 @@ class Use:
     """One call of one site: inputs (N, ...) and output-gradients (K, N, ...); rows that are no examples count as such."""
 
     site: Site
-    inputs: Tensor
+    inputs: Inputs
     grads: Tensor
     by_example: bool
+    part: Part | None = None
 
     @property
     def examples(self) -> int:
@@ -33,10 +34,7 @@ class Use:
 
     def outer(self, start: int, stop: int) -> OuterSum:
         """Per-example gradients of examples start..stop."""
-        module, inputs, grads = self.site.module, self.inputs[start:stop], self.grads[:, start:stop]
-        if isinstance(module, nn.Embedding):
-            return LookupSum.of(module, inputs, grads)
-        return self.site.rule.factors(module, inputs, grads, self.site.local)
+        return self.site.outer(tuple(one[start:stop] for one in self.inputs), self.grads[:, start:stop], self.part)
 
 
 @dataclass(frozen=True)
@@ -57,10 +55,7 @@ class Sample:
 
     def outer(self, start: int = 0, stop: int | None = None) -> OuterSum:
         """Per-example gradients of some examples, by default all."""
-        terms = [use.outer(start, self.examples if stop is None else stop) for use in self.uses]
-        if all(isinstance(term, LookupSum) for term in terms):
-            return LookupSum.concatenate(terms)  # type: ignore[arg-type]
-        return concatenate(terms)
+        return concatenate([use.outer(start, self.examples if stop is None else stop) for use in self.uses])
 
     def chunks(self, cells_per_example: int) -> Iterator[OuterSum]:
         """Per-example gradients, as many examples at a time as `CELLS` allows."""
@@ -82,43 +77,37 @@ def samples_of(uses: Sequence[Use]) -> list[Sample]:
     return [Sample(whole), *rest] if whole else rest
 
 
-def example_axis(site: Site, shape: Sequence[int], examples: int, axis: int) -> int | None:
-    """Where an input of this shape seems to have the examples of the batch, if anywhere.
+def example_axis(site: Site, inputs: Inputs, examples: int, axis: int) -> int | None:
+    """Where inputs of a call seem to have the examples of the batch, if anywhere.
 
     A layer that acts on each position alone (linear, embedding, layer norm) has them on `axis` or, if that has another
     number of entries, on the only axis that fits. In flattened sequences, in positions shared by all examples and in calls
     on single rows none does.
     """
-    if not site.rule.pointwise:
-        batch = 1 if expected_ndim(site.module) == len(shape) + 1 else shape[0]
+    rule, shape = site.rule, inputs[0].shape
+    if not rule.pointwise:
+        batch = 1 if rule.ndim(site.module) == len(shape) + 1 else shape[0]
         return 0 if batch == examples else None
-    free = len(shape) - _feature_axes(site.module)
-    fitting = [place for place in range(free) if shape[place] == examples]
+    free = len(shape) - rule.features(site.module)
+    fitting = [place for place in range(free) if all(one.shape[place] == examples for one in inputs)]
+    if rule.axis is not None:
+        return rule.axis if rule.axis in fitting else None
     return axis if axis in fitting else fitting[0] if len(fitting) == 1 else None
 
 
-def use_of(site: Site, inputs: Tensor, grads: Tensor, place: int | None, dtype: torch.dtype) -> Use:
+def use_of(
+    site: Site, inputs: Inputs, grads: Tensor, place: int | None, dtype: torch.dtype, part: Part | None = None
+) -> Use:
     """Bring one call to inputs (N, ...) and output-gradients (K, N, ...), given grads (K, *output shape).
 
     Args:
         place: the examples' axis; without one, every position counts as an example.
+        part: what the call uses of the parameters.
     """
-    grads = grads.to(dtype)
-    inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
-    by_example = place is not None
-    if site.rule.pointwise:
-        if place is not None:
-            return Use(site, inputs.movedim(place, 0), grads.movedim(place + 1, 1), by_example)
-        free = inputs.ndim - _feature_axes(site.module)
-        rows = grads.reshape(grads.shape[0], -1, *grads.shape[1 + free :])
-        return Use(site, inputs.reshape(-1, *inputs.shape[free:]), rows, by_example)
-    if expected_ndim(site.module) == inputs.ndim + 1:
-        return Use(site, inputs[None], grads[:, None], by_example)
-    return Use(site, inputs, grads, by_example)
-
-
-def _feature_axes(module: nn.Module) -> int:
-    """Trailing axes of the input that are features: none for indices, one for a linear layer."""
-    if isinstance(module, nn.Embedding):
-        return 0
-    return len(getattr(module, "normalized_shape", (0,)))
+    rule = site.rule
+    if rule.pointwise:
+        axis = POSITIONS if place is None else place
+    else:
+        axis = WHOLE if rule.ndim(site.module) == inputs[0].ndim + 1 else 0
+    inputs, grads = rule.by_example(site.module, as_type(inputs, dtype), grads.to(dtype), axis)
+    return Use(site, inputs, grads, place is not None, part)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tangentlab.engine.groups import Group
 from tangentlab.layers import OuterSum
-from tangentlab.optim.lookup import LookupSum
+from tangentlab.layers.lookup import LookupSum
 from tangentlab.optim.observer import Observer, SeenCall
 from tangentlab.optim.sums import Sample
 from tangentlab.parallel.processes import Processes
@@ -87,15 +87,16 @@ class Verification:
 
     def add(self, group: Group, calls: Sequence[SeenCall], samples: Sequence[Sample]) -> None:
         """Add the gradient that calls explain, given as samples too."""
-        tensors = [tensor for call in calls for tensor in (call.inputs, call.grads)]
-        if any(tensor is None for tensor in tensors):  # of a forward that was not observed
+        if any(call.inputs is None or call.grads is None for call in calls):  # of a forward that was not observed
             self._partly.add(group)
             return
+        tensors = [tensor for call in calls for tensor in (*(call.inputs or ()), call.grads)]
         types = [tensor.dtype for tensor in tensors if tensor is not None and tensor.is_floating_point()]
         dtype = max(types, key=lambda kind: torch.finfo(kind).eps)
         for sample in samples:
             for outer in sample.chunks(sample.cells_per_example()):
-                ones = torch.ones((1, outer.examples), dtype=outer.right.dtype, device=outer.right.device)
+                like = outer.gradient_factors
+                ones = torch.ones((1, outer.examples), dtype=like.dtype, device=like.device)
                 part, square = outer.pull(ones), _square_of_terms(outer)
                 if group in self._rebuilt:
                     known = self._rebuilt[group]

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.engine.coverage import coverage
+from tangentlab.engine.groups import local_parameter
 from tangentlab.layers import OuterSum, rule_of
 from tangentlab.metrics import FIM
 from tangentlab.objects.pmat import PMatBlockDiag, PMatDense, PMatDiag, PMatEKFAC, PMatImplicit, PMatMixed
@@ -77,8 +78,8 @@ def groups_of(layer: nn.Module) -> list[tuple[str, ...]]:
     """The groups in which the engine may ask for the layer's parameters."""
     rule, reason = rule_of(layer)
     assert rule is not None, reason
-    own = [name for name in ("weight", "bias") if layer._parameters.get(name) is not None]
-    return [(name,) for name in own] + ([("weight", "bias")] if rule.joint and len(own) == 2 else [])
+    own = [tuple(n for n in names if local_parameter(layer, n) is not None) for names in rule.groups]
+    return [*((name,) for names in own for name in names), *(names for names in own if len(names) > 1)]
 
 
 def cotangents_of(layer: nn.Module, x: Tensor) -> Tensor:

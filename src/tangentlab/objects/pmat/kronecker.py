@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.layers import OuterSum
-from tangentlab.layers.outer import square_sum_of_products
+from tangentlab.layers.contractions import square_sum_of_products
 from tangentlab.linalg import sym_pow
 from tangentlab.objects.pmat.basis import Basis, DenseBasis
 from tangentlab.objects.pmat.block import Block, Spectrum

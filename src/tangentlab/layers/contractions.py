@@ -1,0 +1,78 @@
+"""Contractions of factors over examples, cotangents and positions, a cache at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tangentlab.layers.covariance import stacked_rows
+from tangentlab.linalg.symmetric import symmetric_product
+
+CACHE_BYTES = 4 << 20
+"""Bytes of gradients at a time, where each is used up at once."""
+_LONG = 1 << 12
+"""Length from which a matrix-vector product per example costs less than products of whole cotangents."""
+
+
+def products_of_rows(one: Tensor, two: Tensor, out: Tensor) -> None:
+    """<one[i, t], two[j, s]> of (n, T, d) and (m, S, d) into out (n, T, m, S)."""
+    left, right, matrix = one.flatten(0, 1), two.flatten(0, 1), out.flatten(0, 1).flatten(1)
+    if one is two:
+        symmetric_product(left, out=matrix.zero_())
+    else:
+        torch.mm(left, right.t(), out=matrix)
+
+
+def products_by_example(rows: Tensor, vectors: Tensor) -> Tensor:
+    """<rows[k, n], vectors[n]>, (K, N, F) and (N, F) -> (K, N); by parts where the whole would leave the cache."""
+    if rows.numel() * rows.element_size() <= CACHE_BYTES:
+        return torch.linalg.vecdot(rows, vectors)
+    if len(rows) < rows.shape[1] and rows.shape[2] < _LONG:
+        return torch.stack([torch.linalg.vecdot(one, vectors) for one in rows])
+    return torch.stack([own @ vector for own, vector in zip(rows.unbind(1), vectors, strict=True)], 1)
+
+
+def sum_of_cotangents(rows: Tensor, weights: Tensor) -> Tensor:
+    """sum over k of weights[k, n] rows[k, n], (K or 1, N, F) and (K, N) -> (N, F); by cotangents in the same way."""
+    if len(rows) == 1:
+        return rows[0] * weights.sum(0)[:, None]
+    if rows.numel() * rows.element_size() <= CACHE_BYTES:
+        return (rows * weights[..., None]).sum(0)
+    total = rows[0] * weights[0, :, None]
+    for one, weight in zip(rows[1:], weights[1:], strict=True):
+        total.addcmul_(one, weight[:, None])
+    return total
+
+
+def turned(factors: Tensor, basis: Tensor) -> Tensor:
+    """Factors (K, N, groups, T, features) in a basis (groups, features, k), by one product per group."""
+    product = torch.bmm(stacked_rows(factors), basis)
+    sizes = (*factors.shape[:2], factors.shape[3])
+    return product.unflatten(1, sizes).permute(1, 2, 0, 3, 4)
+
+
+def square_sum_of_products(left: Tensor, right: Tensor, turn: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """sum over k, n of the squared entries of left[k, n]^T right[k, n], (groups, rows, columns).
+
+    As many examples at a time as fill the cache: in memory their gradients would cost four times as much (measured).
+
+    Args:
+        left: (K or 1, N, groups, T, rows).
+        right: (K or 1, N, groups, T, columns).
+        turn: applied to the gradients (n, groups, rows, columns) before they are squared.
+    """
+    groups, rows, columns = left.shape[2], left.shape[-1], right.shape[-1]
+    step = max(1, CACHE_BYTES // (groups * rows * columns * left.element_size()))
+    products = left.new_empty((min(step, left.shape[1]), groups, rows, columns))
+    total: Tensor | None = None
+    for k in range(max(left.shape[0], right.shape[0])):
+        one, other = left[min(k, left.shape[0] - 1)], right[min(k, right.shape[0] - 1)]
+        for start in range(0, one.shape[0], step):
+            part = one[start : start + step].mT
+            product = torch.matmul(part, other[start : start + step], out=products[: len(part)])
+            squares = (product if turn is None else turn(product)).square_().sum(0)
+            total = squares if total is None else total.add_(squares)
+    assert total is not None, "no examples"
+    return total
