@@ -64,4 +64,4 @@ def test_the_layer_and_the_representation_of_the_page_on_testing_pass_their_cont
     code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     (tmp_path / "test_page.py").write_text(code)
     printed = run("python -m pytest -q -p no:cacheprovider test_page.py", tmp_path)
-    assert re.search(r"^\d{3} passed", printed, re.MULTILINE), printed
+    assert re.search(r"^\d{3,} passed", printed, re.MULTILINE), printed

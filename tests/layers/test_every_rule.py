@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
 
 from tangentlab import (
     FIM,
@@ -25,6 +27,7 @@ from tangentlab import (
 from tangentlab.engine.coverage import coverage
 from tangentlab.errors import StructureError
 from tangentlab.layers import registry
+from tangentlab.layers.lookup import LookupSum
 from tangentlab.objects.pmat import PMatQuasiDiag
 from tangentlab.optim import make_preconditioner
 from tangentlab.testing.truth import fisher, jacobian
@@ -269,3 +272,41 @@ def test_a_form_that_was_found_in_gradients_survives_a_restart() -> None:
         precond.step()
         steps.append(flat_gradient(model))
     assert torch.equal(*steps)
+
+
+def test_metrics_of_a_lookup_write_no_one_hot_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: LookupSum) -> Tensor:
+        raise AssertionError("one-hot vectors were written")
+
+    monkeypatch.setattr(LookupSum, "left", property(refuse))
+    for name in ("Embedding", "Embedding, one position"):
+        model, x = SUBJECTS[name].network()
+        for kind in (PMatDense, PMatBlockDiag, PMatDiag, PMatQuasiDiag, PMatLowRank, PMatKFAC, PMatEKFAC, PMatImplicit):
+            FIM(model, x, kind).trace()
+        assert NTK(model, x).trace() > 0 and NTK(model, x, outputs="trace").trace() > 0
+        for method in ("diagonal", "cg", "block-diagonal", "ekfac", "kfac", "ekfac-ra"):
+            preconditioned(method, model, x)
+
+
+def test_an_attention_that_is_watched_computes_the_same_bits_and_leaves_nothing_behind() -> None:
+    model, x = SUBJECTS["attention to two"].network()
+    plain = model(x)
+    precond = make_preconditioner("ekfac", model)
+    copy = deepcopy(model)
+    assert torch.equal(model(x), plain)
+    assert torch.equal(copy(x), plain)
+    with pytest.raises((AssertionError, RuntimeError)):
+        model(x[..., :3])
+    assert _get_current_function_mode_stack() == []
+    attention = model[0].attention
+
+    def interrupt(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    handle = attention.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model(x)
+    handle.remove()
+    assert torch.equal(model(x), plain) and _get_current_function_mode_stack() == []
+    precond.remove()
+    assert not attention._forward_hooks and not attention._forward_pre_hooks

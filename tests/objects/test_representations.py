@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import tangentlab as tl
 from tangentlab.errors import MemoryBudgetError
@@ -20,17 +20,21 @@ def layer_sizes(case: Case) -> list[int]:
     return list(sizes.values())
 
 
-def kronecker_size(case: Case, eigenbases: bool) -> int:
+def kronecker_size(case: Case, eigenbases: bool, sharing: str = "expand") -> int:
     """Two factors per layer and group, or their eigenbases and the scales between them.
 
-    The input factor of the wide model comes from one row per example: these rows are kept instead, of full rank.
+    The input factor of the wide model comes from one row per example: these rows are kept instead, of full rank. That of a
+    lookup is diagonal, and needs no eigenbasis.
     """
     total = 0
     for layer in case.recipe.kron:
         inputs, grads = truth.layer_data(case_of(case.name), layer)[0]
         groups, rows, columns = inputs.shape[0], grads.shape[-1], inputs.shape[-1]
         rank = EXAMPLES if columns >= 2 * EXAMPLES else columns
-        total += groups * (rows**2 + columns * rank + eigenbases * rows * rank)
+        owner = case_of(case.name).model.get_submodule(layer.modules[0])
+        lookup = isinstance(owner, nn.Embedding) and sharing == "expand"
+        of_inputs = columns * (not eigenbases) if lookup else columns * rank
+        total += groups * (rows**2 + of_inputs + eigenbases * rows * rank)
     return total
 
 
@@ -94,6 +98,9 @@ class TestKFACReduce(TestKFAC):
 
     def truth(self, name: str) -> Tensor:
         return truth.kronecker(name, corrected=False, sharing="reduce")
+
+    def stored(self, case: Case) -> int:
+        return kronecker_size(case, eigenbases=False, sharing="reduce")
 
 
 class TestEKFAC(PMatContract):

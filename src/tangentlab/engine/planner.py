@@ -23,6 +23,7 @@ from tangentlab.layers import OuterSum
 from tangentlab.layers.conv import ConvSum
 from tangentlab.layers.covariance import lagged_operations, lags_apply
 from tangentlab.layers.gram import GramSizes, cheapest, gram_costs
+from tangentlab.layers.lookup import LookupSum
 
 WHAT = ("ntk", "ntk_trace", "jacobian", "diag", "kfac", "ekfac")
 _SMALLER_KERNEL = "FMatImplicit stores nothing; fewer examples or one output need less."
@@ -219,4 +220,5 @@ def _cost(what: str, factor: OuterSum, examples: int, outputs: int) -> tuple[str
 def factor_cells(factor: OuterSum) -> int:
     """Numbers in the two Kronecker factors of a layer."""
     groups, rows, columns = factor.matrix_shape
-    return groups * (rows**2 + (columns + factor.bias) ** 2)
+    left = rows if isinstance(factor, LookupSum) else rows**2
+    return groups * (left + (columns + factor.bias) ** 2)

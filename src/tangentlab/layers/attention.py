@@ -88,16 +88,16 @@ class _Watch:
     def __init__(self, rule: LayerRule, module: nn.MultiheadAttention, report: Report) -> None:
         self.module, self.mode = module, _Projections(rule, module, report)
         self.hooks = [
-            module.register_forward_pre_hook(self._enter),
-            module.register_forward_hook(self._leave, prepend=True, always_call=True),
-        ]
+            module.register_forward_pre_hook(lambda called, _: self._enter(called)),
+            module.register_forward_hook(lambda called, *_: self._leave(called), prepend=True, always_call=True),
+        ]  # functions, which a copy of the model shares
 
-    def _enter(self, called: nn.Module, args: Any) -> None:
+    def _enter(self, called: nn.Module) -> None:
         if called is self.module and not torch.compiler.is_compiling():
             self._discard()  # of a call that was interrupted
             self.mode.__enter__()
 
-    def _leave(self, called: nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, called: nn.Module) -> None:
         if called is self.module:
             self._discard()
 

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from tangentlab.engine.groups import Group
 from tangentlab.layers import Matrix, OuterSum
-from tangentlab.layers.lookup import LookupSum
 from tangentlab.objects.pmat.basis import Basis
 from tangentlab.objects.pmat.kronecker import EigenBlock, KronBlock, squares_in_bases
 from tangentlab.objects.pmat.matrix_form import MatrixForm
@@ -133,11 +132,7 @@ class Block:
         size = self.form.dim
         for sample in samples:
             for outer in self._chunks(sample, size):
-                left, right = self._bases
-                if isinstance(outer, LookupSum):
-                    self._sum("squares").add_(outer.square_sum_of(right.into(outer.right)))
-                else:
-                    self._sum("squares").add_(squares_in_bases(outer, left, right))
+                self._sum("squares").add_(squares_in_bases(outer, *self._bases))
 
     def factor_sums(self, gain: float) -> list[Tensor]:
         """This step's sums of a a^T and g g^T, the gradients made per-example ones by the gain."""

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from tangentlab.layers import OuterSum
 from tangentlab.layers.contractions import square_sum_of_products
+from tangentlab.layers.lookup import LookupSum
 from tangentlab.linalg import sym_pow
-from tangentlab.objects.pmat.basis import Basis, DenseBasis
+from tangentlab.objects.pmat.basis import Basis, DenseBasis, IdentityBasis
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.matrix_form import MatrixForm, balance
 from tangentlab.objects.pmat.side import DenseSide, Eigen, Side, both, decompose
@@ -231,6 +232,8 @@ def squares_in_bases(outer: OuterSum, left: Basis, right: Basis) -> Tensor:
     """
     if isinstance(left, DenseBasis) and isinstance(right, DenseBasis):
         return outer.rotated_square_sum(left.vectors, right.vectors)
+    if isinstance(left, IdentityBasis) and isinstance(outer, LookupSum):
+        return outer.square_sum_of(right.into(outer.right))
     groups, rows, columns = outer.matrix_shape
     of_factors = outer.positions * (rows * left.cost + columns * right.cost)
     of_gradient = rows * columns * (left.cost + right.cost)

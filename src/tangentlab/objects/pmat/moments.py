@@ -11,22 +11,27 @@ from tangentlab.engine.groups import Group
 from tangentlab.errors import InputError, StructureError
 from tangentlab.layers import OuterSum
 from tangentlab.layers.conv import ConvSum
+from tangentlab.layers.lookup import LookupSum
 from tangentlab.objects.pmat.channels import ChannelSide, interior, pixel_columns
 from tangentlab.objects.pmat.kronecker import KronBlock
 from tangentlab.objects.pmat.matrix_form import MatrixForm
-from tangentlab.objects.pmat.side import DenseSide, Side, ThinSide
+from tangentlab.objects.pmat.side import DenseSide, DiagonalSide, Side, ThinSide
 
 
 class SideSum:
-    """Accumulates one side over batches: rows while they are few, then their second moment."""
+    """Accumulates one side over batches: rows while they are few, then their second moment; counts of one-hot vectors."""
 
     def __init__(self, side: str, sharing: str) -> None:
         self.side, self.sharing = side, sharing
         self._rows: list[Tensor] = []
         self._dense: Tensor | None = None
+        self._counts: Tensor | None = None
 
     def add(self, factor: OuterSum) -> None:
         """Add the factors of a chunk."""
+        if isinstance(factor, LookupSum) and (self.side, self.sharing) == ("left", "expand"):
+            self._counts = factor.counts() if self._counts is None else self._counts.add_(factor.counts())
+            return
         groups, rows, columns = factor.matrix_shape
         features = rows if self.side == "left" else columns + factor.bias
         kept = sum(part.shape[1] for part in self._rows) + factor.side_rows_count(self.side, self.sharing)
@@ -44,6 +49,9 @@ class SideSum:
 
     def finish(self, count: int) -> Side:
         """Divided by a count."""
+        if self._counts is not None:
+            assert self._dense is None and not self._rows, "lookups in some batches only"
+            return DiagonalSide(self._counts.div_(count))
         if self._dense is not None:
             return DenseSide(self._dense.div_(count))
         return ThinSide(torch.cat(self._rows, 1) / count**0.5)
