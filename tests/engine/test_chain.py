@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import tangentlab as tl
-from tangentlab.engine import chain as chain_module
-from tangentlab.engine.chain import is_plain_chain
+from tangentlab.engine import router as chain_module
 from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.network import Network
-from tangentlab.engine.router import Router
+from tangentlab.engine.router import Router, is_plain_chain
 
 X = torch.randn(5, 2, 6, 6)
 SHARED = nn.Sequential(nn.Conv1d(6, 6, 3))

@@ -3,6 +3,9 @@
 The edge, not the output tensor, is stored: an in-place operation on the output (ReLU(inplace=True)) gives the tensor a new
 history, and its gradient would silently be that of the later value. Hooks come off before any backward, because activation
 checkpointing runs the forward again inside the backward.
+
+A `Route` says how the gradients of a parameter group are computed: from the captured calls that use it, whose factors follow
+from one backward pass to the calls, or by the exact fallback for the stated reason.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from tangentlab.engine.dependence import NO_DEPENDENCE
+from tangentlab.engine.graph import NO_DEPENDENCE
 from tangentlab.engine.groups import Group, Site
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.snapshot import TURN, same_attributes
 from tangentlab.errors import ModelError
+from tangentlab.layers import OuterSum, concatenate
 from tangentlab.layers.registry import Inputs, Part, Report
 from tangentlab.temporary import changed
 
@@ -200,3 +204,57 @@ def without_hooks(leaves: Iterable[Tensor]) -> Iterator[None]:
             table.update(own)
 
     yield from changed(clear, back)
+
+
+@dataclass(frozen=True)
+class RouteUse:
+    """A captured call that uses a group: the call, its site, and its example axis."""
+
+    call: Call = field(repr=False)
+    site: Site
+    axis: int
+
+
+@dataclass(frozen=True)
+class Route:
+    """How the gradients of a group are computed: from its uses, or by the exact fallback for the stated reason."""
+
+    group: Group
+    uses: tuple[RouteUse, ...] = ()
+    reason: str = ""
+
+    @property
+    def structured(self) -> bool:
+        """True when the closed form applies."""
+        return not self.reason
+
+
+def structured_factors(
+    outputs: Tensor, routes: Sequence[Route], cotangents: Tensor, dtype: torch.dtype
+) -> dict[Group, OuterSum]:
+    """Gradients of sum(outputs[n] * cotangents[k, n]) for every k, n and every group that has uses.
+
+    Args:
+        cotangents: (K, N, ...).
+        dtype: one type for all layers, so that what is made of them can be put together.
+    """
+    uses = {id(use.call): use for route in routes for use in route.uses}
+    grads = output_gradients(outputs, [use.call for use in uses.values()], cotangents)
+    by_call = dict(zip(uses, grads, strict=True))
+    return {
+        route.group: concatenate([_term(use, by_call[id(use.call)], dtype) for use in route.uses])
+        for route in routes
+        if route.uses
+    }
+
+
+def _term(use: RouteUse, grads: Tensor, dtype: torch.dtype) -> OuterSum:
+    """Bring a call to (N, ...) and (K, N, ...) and apply the layer's closed form."""
+    site = use.site
+    inputs, grads = site.rule.by_example(site.module, use.call.inputs, grads, use.axis)
+    return site.outer(as_type(inputs, dtype), grads.to(dtype), use.call.part)
+
+
+def as_type(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+    """Floating-point inputs in one type; indices as they are."""
+    return tuple(one.to(dtype) if one.is_floating_point() else one for one in inputs)

@@ -25,12 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.engine.batches import common_length, take_examples
-from tangentlab.engine.capture import gradients
+from tangentlab.engine.capture import Route, gradients, structured_factors
 from tangentlab.engine.graph import coarsest_type
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.network import Network, require_finite
-from tangentlab.engine.routes import Route, structured_factors
 from tangentlab.engine.snapshot import untouched
 from tangentlab.temporary import changed
 
@@ -103,7 +102,7 @@ def _length(gradient: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Proof:
     """What a proof has shown.
 
     Attributes:
@@ -115,14 +114,14 @@ class Verdict:
     complete: bool
 
 
-def proof(network: Network, outputs: Tensor, routes: Sequence[Route]) -> Verdict:
+def proof(network: Network, outputs: Tensor, routes: Sequence[Route]) -> Proof:
     """Compare all closed forms with plain autograd.
 
     Cost: a backward pass to the layers for one or two cotangents, and one plain gradient.
     """
     claimed = [route for route in routes if route.structured]
     if not claimed:
-        return Verdict({}, True)
+        return Proof({}, True)
     own = network.parameters()
     parameters = {name: own[name] for route in claimed for name in route.group.names}
     found, combined = _combined_rows(network, outputs, claimed, parameters)
@@ -134,7 +133,7 @@ def proof(network: Network, outputs: Tensor, routes: Sequence[Route]) -> Verdict
         wrong = _beyond_rounding(network, outputs, claimed, wrong, largest_of_all(truth))
     failed = {route.group: name for route in claimed for name in route.group.names if name in wrong}
     used = [name for route in claimed if route.uses for name in route.group.names]
-    return Verdict(failed, all(not truth[name].numel() or bool(_largest(truth[name]) > 0) for name in used))
+    return Proof(failed, all(not truth[name].numel() or bool(_largest(truth[name]) > 0) for name in used))
 
 
 def _beyond_rounding(

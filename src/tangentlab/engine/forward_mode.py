@@ -22,11 +22,10 @@ from torch import Tensor, nn
 
 from tangentlab.engine.capture import gradients, without_hooks
 from tangentlab.engine.certificate import OWN_NOISE, random_weights
-from tangentlab.engine.chain import is_plain_chain
-from tangentlab.engine.dependence import NO_DEPENDENCE
 from tangentlab.engine.fallback import Caller
-from tangentlab.engine.graph import reaches, read_graph
+from tangentlab.engine.graph import NO_DEPENDENCE, reaches, read_graph
 from tangentlab.engine.network import Network, grad_mode
+from tangentlab.engine.router import is_plain_chain
 from tangentlab.engine.snapshot import TURN, untouched
 from tangentlab.errors import ModelError, TangentlabError
 from tangentlab.temporary import changed

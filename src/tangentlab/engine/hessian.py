@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.engine.batches import Batches
-from tangentlab.engine.capture import batched_grad, without_hooks
+from tangentlab.engine.capture import Route, batched_grad, without_hooks
 from tangentlab.engine.certificate import TOLERANCE, random_weights, verifies
 from tangentlab.engine.fallback import Caller
 from tangentlab.engine.forward_mode import plain_kernels
@@ -22,7 +22,6 @@ from tangentlab.engine.losses import LossFunction, per_example
 from tangentlab.engine.memory import require_memory
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.progress import track
-from tangentlab.engine.routes import Route
 from tangentlab.engine.rows import Engine
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import ModelError, StructureError, TangentlabError

@@ -15,13 +15,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from tangentlab.engine.batches import parts_of
-from tangentlab.engine.dependence import Dependence
 from tangentlab.engine.feeding import Forward, beside, run_forward
+from tangentlab.engine.graph import Dependence
 from tangentlab.engine.layout import LayerCollection, refuse_sharded
 from tangentlab.engine.snapshot import TURN, Parameters, RandomState, worth_copying
 from tangentlab.engine.snapshot import untouched as untouched
 from tangentlab.errors import InputError, ModelError, NumericsError
-from tangentlab.layers.norm import is_stochastic, mixes_examples
 
 OutputFunction = Callable[[Any, Any], Tensor]
 Result = TypeVar("Result")
@@ -270,6 +269,22 @@ def refuse_modes(model: nn.Module) -> None:
                 f"{type(module).__name__} {name!r} {what} ({option}), so its derivative is not that of one example: "
                 f"set module.{option} = {None if module.max_norm else False} first."
             )
+
+
+def mixes_examples(module: nn.Module) -> bool:
+    """True for a norm layer whose output on one example depends on the others (train-mode or statistics-free BN)."""
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None)
+
+
+def is_stochastic(module: nn.Module) -> bool:
+    """True for a layer that draws random numbers in the mode it is in."""
+    if not module.training:
+        return False
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return module.dropout > 0
+    return isinstance(module, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
 
 
 def eagerly() -> Any:

@@ -2,30 +2,30 @@
 
 A group may if all its uses in the autograd graph are captured calls and every call has an axis of the examples. The axis is
 found by comparing the shapes of the calls on the batch with those on another number of its examples, so a sequence-first
-input with as many steps as examples is not mistaken; chains of torch's own layers are known (see `chain`), and a batch that
-cannot be cut by examples is searched for an axis along which the gradients separate. Whatever was found is then proved by
+input with as many steps as examples is not mistaken; chains of torch's own layers are known (`is_plain_chain`), and a batch
+that cannot be cut by examples is searched for an axis along which the gradients separate. Whatever was found is then proved by
 one plain gradient (see `certificate`); what is not proved takes the exact fallback.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
 
 from tangentlab.engine.batches import common_length, take_examples
-from tangentlab.engine.capture import Call, Captured, capture, output_gradients
+from tangentlab.engine.capture import Call, Captured, Route, RouteUse, capture, output_gradients
 from tangentlab.engine.certificate import examples_depend_on_each_other, proof, verifies
-from tangentlab.engine.chain import is_plain_chain
 from tangentlab.engine.graph import GraphFacts, coarsest_type, leaves_of_call, read_graph
 from tangentlab.engine.groups import Group
 from tangentlab.engine.network import Network, grad_mode, require_finite
-from tangentlab.engine.routes import Route, Use
 from tangentlab.engine.snapshot import same_random_state, untouched
 from tangentlab.errors import ModelError
-from tangentlab.layers.registry import WHOLE
+from tangentlab.layers.registry import WHOLE, expected_ndim
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,9 @@ class Router:
             return Route(group, reason="no axis of its input separates the examples")
         if not all(call.input_unchanged for call, _ in uses):
             return Route(group, reason="its input is modified in place after the call")
-        return Route(group, tuple(Use(call, sites[id(call.module)], axis) for call, axis in uses if axis is not None))
+        return Route(
+            group, tuple(RouteUse(call, sites[id(call.module)], axis) for call, axis in uses if axis is not None)
+        )
 
     def _found_axes(self, captured: Captured, live: list[Call], batch: Any) -> list[int | None]:
         plain = is_plain_chain(self.network, batch) and common_length(batch) == captured.examples
@@ -248,3 +250,64 @@ _UNPROVED = (
     "its closed form is not the gradient that plain autograd has for {} (the forward mixes rows of the batch, takes "
     "derivatives itself, or computes something else than the layer)"
 )
+
+
+_ENTRYWISE = (
+    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Hardtanh,
+    nn.Dropout, nn.Dropout2d,
+)  # fmt: skip
+_SPATIAL = (
+    nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d,
+    nn.Conv1d, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d,
+)  # fmt: skip
+_KNOWN = {nn.Sequential, nn.Linear, nn.Flatten, *_ENTRYWISE, *_SPATIAL}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def is_plain_chain(network: Network, batch: Any) -> bool:
+    """Whether the network is an `nn.Sequential` of such layers and the batch a tensor, with nothing in between.
+
+    Exact types, so no subclass, parametrization or compiled module; no hooks, no replaced `forward`. Modes that mix examples
+    (batch statistics, active dropout) are refused before this is asked.
+    """
+    model, x = network.model, _input(batch)
+    if network.forward or network.function or type(model) is not nn.Sequential or type(x) is not Tensor or x.ndim < 2:
+        return False
+    if any(getattr(hooks, f"_global{name}") for name in _HOOKS):
+        return False
+    return all(map(_is_plain, model.modules())) and _keeps_examples_first(model, x.ndim)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    own = vars(module)
+    replaced = "forward" in own or any(isinstance(value, Tensor) for value in own.values())  # a weight that is computed
+    return type(module) in _KNOWN and not replaced and not any(own[name] for name in _HOOKS)
+
+
+def _keeps_examples_first(model: nn.Sequential, ndim: int | None) -> bool:
+    """Whether no layer takes the examples for channels: a convolution would, of an input that lacks an axis.
+
+    ndim: axes of the input; None once it was flattened.
+    """
+    for module in _steps(model):
+        if isinstance(module, nn.Flatten):
+            if module.start_dim < 1:
+                return False
+            ndim = None
+        elif expected_ndim(module) not in (None, ndim):
+            return False
+    return True
+
+
+def _steps(model: nn.Sequential) -> Iterator[nn.Module]:
+    """The layers in the order in which they run, each as often as it does."""
+    for module in model:
+        if isinstance(module, nn.Sequential):
+            yield from _steps(module)
+        else:
+            yield module
+
+
+def _input(batch: Any) -> Any:
+    """What the model is called with."""
+    return batch[0] if isinstance(batch, list | tuple) and batch else batch

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.engine.batches import Batches
-from tangentlab.engine.capture import capture, one_at_a_time
+from tangentlab.engine.capture import Route, capture, one_at_a_time, structured_factors
 from tangentlab.engine.fallback import Verdicts, fallback_rows
 from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.frozen import Keepsakes
@@ -26,7 +26,6 @@ from tangentlab.engine.memory import keep_freed_memory, memory_budget
 from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.progress import track
 from tangentlab.engine.router import Router
-from tangentlab.engine.routes import Route, structured_factors
 from tangentlab.engine.snapshot import TURN, same_random_state, untouched
 from tangentlab.engine.weightings import Weighting, unit_cotangents
 from tangentlab.layers import OuterSum

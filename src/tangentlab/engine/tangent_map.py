@@ -26,9 +26,8 @@ from torch import Tensor
 from torch.func import jvp
 from torch.overrides import TorchFunctionMode
 
-from tangentlab.engine.dependence import NO_DEPENDENCE
 from tangentlab.engine.forward_mode import plain_kernels
-from tangentlab.engine.graph import reaches
+from tangentlab.engine.graph import NO_DEPENDENCE, reaches
 from tangentlab.errors import ModelError, TangentlabError
 
 Tensors = dict[str, Tensor]

@@ -69,19 +69,3 @@ def instance_norm(module: nn.Module, inputs: Tensor, grads: Tensor, group: tuple
     own = module.training or not module.track_running_stats
     normalized = F.instance_norm(inputs, module.running_mean, module.running_var, use_input_stats=own, eps=module.eps)
     return _entrywise(normalized, grads, group, 1, 1)
-
-
-def mixes_examples(module: nn.Module) -> bool:
-    """True for a norm layer whose output on one example depends on the others (train-mode or statistics-free BN)."""
-    return isinstance(module, nn.modules.batchnorm._BatchNorm) and _refuse_statistics(module) is not None
-
-
-def is_stochastic(module: nn.Module) -> bool:
-    """True for a layer that draws random numbers in the mode it is in."""
-    if not module.training:
-        return False
-    if isinstance(module, nn.modules.dropout._DropoutNd):
-        return module.p > 0
-    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
-        return module.dropout > 0
-    return isinstance(module, nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)

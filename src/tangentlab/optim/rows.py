@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 from torch.utils._pytree import tree_leaves
 
-from tangentlab.layers.norm import mixes_examples
+from tangentlab.engine.network import mixes_examples
 
 SMALL = 1e-6
 """Share of the gradient that may arrive at other examples' rows."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tangentlab.engine.capture import as_type
 from tangentlab.engine.groups import Site
-from tangentlab.engine.routes import as_type
 from tangentlab.layers import OuterSum, concatenate
 from tangentlab.layers.registry import POSITIONS, WHOLE, Inputs, Part
 
