@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tangentlab.bench.page import count_by_origin, render_report
-from tangentlab.bench.summary import read_summary
+from tangentlab.bench.page import render_report
+from tangentlab.bench.summary import count_by_origin, read_summary
 from tangentlab.figures.format import chapter_order
 from tangentlab.figures.pages import environment, figures_of
 from tangentlab.files import write_atomically

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tangentlab.bench.summary import read_summary
-from tangentlab.figures.format import ORIGINS, STATUSES, duration, plain_text
+from tangentlab.bench.summary import count_by_origin, read_summary
+from tangentlab.figures.format import duration, plain_text
 from tangentlab.figures.pages import environment, figures_of
 from tangentlab.files import write_atomically
 
@@ -54,17 +52,6 @@ def facts(summary: dict[str, Any]) -> list[str]:
     if summary["memory_mb"]:
         found.append(f"at most {round(summary['memory_mb'])} MB")
     return [*found, str(summary["provenance"].get("started", ""))[:10]]
-
-
-def count_by_origin(summaries: Iterable[dict[str, Any]]) -> list[tuple[str, list[tuple[str, int]]]]:
-    """``(origin, [(status, how many)])``: the claims of the paper and those of ours, each in the order of the statuses."""
-    claims = [claim for summary in summaries for claim in summary["claims"]]
-    counts = Counter((claim["origin"], claim["status"]) for claim in claims)
-    found = [
-        (origin, [(status, counts[origin, status]) for status in STATUSES if counts[origin, status]])
-        for origin in ORIGINS
-    ]
-    return [(origin, numbers) for origin, numbers in found if numbers]
 
 
 def parameter_rows(summary: dict[str, Any]) -> list[tuple[str, str, str | None]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tangentlab.figures.format import ORIGINS, STATUSES
 from tangentlab.files import write_atomically
 from tangentlab.plain import plain
 
@@ -93,3 +95,14 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     content = {"metrics": "not kept", "conditions": {}, "retired": [], **content}
     content["claims"] = [{**_CLAIM_OF_EARLIER_VERSIONS, **claim} for claim in content.get("claims", [])]
     return content
+
+
+def count_by_origin(summaries: Iterable[dict[str, Any]]) -> list[tuple[str, list[tuple[str, int]]]]:
+    """``(origin, [(status, how many)])``: the claims of the paper and those of ours, each in the order of the statuses."""
+    claims = [claim for summary in summaries for claim in summary["claims"]]
+    counts = Counter((claim["origin"], claim["status"]) for claim in claims)
+    found = [
+        (origin, [(status, counts[origin, status]) for status in STATUSES if counts[origin, status]])
+        for origin in ORIGINS
+    ]
+    return [(origin, numbers) for origin, numbers in found if numbers]

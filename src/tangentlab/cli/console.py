@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tangentlab.bench.experiment import SCALES
-from tangentlab.bench.page import count_by_origin
+from tangentlab.bench.summary import count_by_origin
 from tangentlab.figures.format import ORIGINS, OWNERS, SIGNS, about, bound, bound_owner, measured, plain_text
 from tangentlab.plain import plain
 
