@@ -57,7 +57,7 @@ class LayerRule:
     factors: (module, input (N, ...), output-gradients (K, N, ...), names of the group) -> OuterSum. A layer that captures
         several arguments gets a tuple of inputs.
     groups: local names of the parameters that are treated together: a weight with its bias as homogeneous column, or one.
-    arguments: names of the forward's arguments that are captured; by default the first.
+    `arguments`: names of those of the forward that are captured; by default the first.
     pointwise: the layer acts on every position alone, so the example axis may be any axis before the features.
     axis: where a pointwise layer always has its examples; None where its caller decides.
     features: (module) -> trailing axes of the input that are features, for pointwise layers.
