@@ -63,8 +63,9 @@ def Hessian(
     """Hessian H = 1/n sum_n d^2 loss_n / dw^2: symmetric, in general indefinite.
 
     `representation`: PMatImplicit (Hessian-vector products), PMatDense, PMatBlockDiag and PMatDiag (exact, one product per
-    parameter), PMatLowRank.with_options(rank=k) (eigenpairs of largest magnitude), and for linear layers that are applied
-    once per example PMatKronSum (the blocks as 1/n sum a a^T (x) Hess_s, exact) and PMatKFAC (mean a a^T (x) mean Hess_s).
+    parameter), PMatQuasiDiag (its entries, exact), PMatLowRank.with_options(rank=k) (eigenpairs of largest magnitude), and
+    for linear layers that are applied once per example PMatKronSum (the blocks as 1/n sum a a^T (x) Hess_s, exact), PMatKFAC
+    (mean a a^T (x) mean Hess_s) and PMatEKFAC (the exact diagonal in the eigenbasis of that).
     """
     if not hasattr(representation, "from_hessian"):
         raise InputError(

@@ -96,11 +96,64 @@ def test_gauss_newton_and_hessian_agree_where_the_model_is_linear():
 
 def test_representations_of_second_moments_refuse_a_hessian():
     case = case_of("mlp")
-    for kind in (tl.PMatEKFAC, tl.PMatQuasiDiag, tl.PMatMixed):
-        with pytest.raises(StructureError, match="second moments"):
-            tl.Hessian(case.model, case.batches, kind)
-    with pytest.raises(StructureError, match="0.weight"):
-        tl.Hessian(case_of("grouped convolution").model, case_of("grouped convolution").batches, tl.PMatKronSum)
+    with pytest.raises(StructureError, match="second moments"):
+        tl.Hessian(case.model, case.batches, tl.PMatMixed)
+    for kind in (tl.PMatKronSum, tl.PMatKFAC, tl.PMatEKFAC):
+        with pytest.raises(StructureError, match="0.weight"):
+            tl.Hessian(case_of("grouped convolution").model, case_of("grouped convolution").batches, kind)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("name", ["mlp", "frozen bias", "bias first"])
+def test_ekfac_of_a_hessian_has_the_diagonal_of_the_exact_blocks_in_the_basis_of_kfac(name, separate):
+    case = case_of(name, split="uneven batches")
+    exact = hessian(case, huberized)
+    kfac, ekfac = (
+        tl.Hessian(case.model, case.batches, kind.with_options(separate_weight_and_bias=separate), loss=huberized)
+        for kind in (tl.PMatKFAC, tl.PMatEKFAC)
+    )
+    assert list(ekfac.blocks) == list(kfac.blocks)
+    for names, block in ekfac.blocks.items():
+        assert len(names) == 1 or not separate
+        where = torch.cat([torch.arange(ekfac.dim)[ekfac.layout.slices[n]] for n in names])
+        own = exact[where][:, where]
+        vectors_of_kfac = kfac.blocks[names].spectrum.back(torch.eye(block.dim, dtype=torch.float64))
+        assert_close(block.scale.flatten(), ((vectors_of_kfac @ own) * vectors_of_kfac).sum(1))
+        error, of_kfac = ((own - b.dense()).norm() for b in (block, kfac.blocks[names]))
+        assert error <= of_kfac + 1e-12
+    assert_close(ekfac.trace(), exact.trace())
+
+
+@pytest.mark.parametrize("form", ["ollivier", "arrow"])
+@pytest.mark.parametrize("name", ["mlp", "norms", "grouped convolution", "embedding", "tied weights", "bias first"])
+def test_quasi_diagonal_hessian_has_the_entries_of_the_hessian(name, form):
+    case = case_of(name, split="uneven batches")
+    exact = hessian(case, cross_entropy)
+    H = tl.Hessian(case.model, case.batches, tl.PMatQuasiDiag.with_options(form=form))
+    moments = tl.FIM(case.model, case.batches, tl.PMatQuasiDiag.with_options(form=form))
+    assert list(H.blocks) == list(moments.blocks)
+    found = H.tensor()
+    assert_close(found.diagonal(), exact.diagonal(), factor=10)
+    for names in H.blocks:
+        if len(names) == 2:
+            weight, bias = (H.layout.slices[n] for n in names)
+            units = bias.stop - bias.start
+            cross = [m[weight, bias].unflatten(0, (units, -1)).diagonal(dim1=0, dim2=2) for m in (found, exact)]
+            assert_close(cross[0], cross[1], factor=10)
+    v, enough = vectors(case), 2 * float(found.norm())
+    expected = torch.linalg.solve(found + enough * torch.eye(H.dim, dtype=torch.float64), v.flat)
+    assert_close(H.solve(v, enough).flat, expected, factor=100)
+
+
+def test_ollivier_form_of_a_hessian_without_second_derivative_in_a_bias_is_refused():
+    model = nn.Linear(1, 1).double()
+    batch = torch.tensor([[1.0], [-1.0]]).double(), torch.tensor([1.0, -1.0]).double()
+    saddle = lambda outputs, signs: signs * outputs[:, 0].square() / 2  # noqa: E731
+    dense = tl.Hessian(model, batch, tl.PMatDense, loss=saddle).tensor()
+    assert_close(dense, torch.tensor([[0.0, 1.0], [1.0, 0.0]]).double())
+    with pytest.raises(StructureError, match="form='arrow'"):
+        tl.Hessian(model, batch, tl.PMatQuasiDiag, loss=saddle)
+    assert_close(tl.Hessian(model, batch, tl.PMatQuasiDiag.with_options(form="arrow"), loss=saddle).tensor(), dense)
 
 
 def test_second_derivatives_through_fused_attention_take_the_ladder():

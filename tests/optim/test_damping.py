@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import tangentlab as tl
+from tangentlab.errors import InputError
 from tangentlab.optim import (
     EKFAC,
     KFAC,
@@ -23,7 +25,7 @@ from tangentlab.optim import (
     Trial,
 )
 from tangentlab.optim.damping import balance, damped
-from tests.optim.truth import data, flat_gradient, tiny_conv, tiny_mlp
+from tests.optim.truth import backward, data, flat_gradient, tiny_conv, tiny_mlp
 
 
 def test_factored_damping_adds_to_the_eigenvalues_of_both_factors() -> None:
@@ -38,11 +40,11 @@ def test_factored_damping_adds_to_the_eigenvalues_of_both_factors() -> None:
 
 def test_pi_makes_both_factors_equally_damped() -> None:
     left, right = torch.tensor([[0.01]]), torch.tensor([[4.0]])
-    pi = balance(left, right, True)
+    pi = balance(left, right, True, inputs_left=False)
     assert float(pi) == pytest.approx(20.0)
     root = 0.1
     assert float(root * pi / right) == pytest.approx(float(root / pi / left))
-    assert float(balance(left, right, False)) == 1.0
+    assert float(balance(left, right, False, inputs_left=False)) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ ZEROS = {"A": (0.0, 1.0), "B": (1.0, 0.0), "both": (0.0, 0.0)}
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_balance_of_a_factor_of_zero_is_finite_and_bounded(which: str, dtype: torch.dtype) -> None:
     right, left = (torch.tensor([[value]], dtype=dtype) for value in ZEROS[which])
-    pi = float(balance(left, right, True))
+    pi = float(balance(left, right, True, inputs_left=False))
     assert pi == pytest.approx({"A": 1e-6, "B": 1e6, "both": 1.0}[which])
 
 
@@ -173,3 +175,54 @@ def test_a_layer_with_a_factor_of_zero_has_finite_steps_under_the_balanced_dampi
     F.cross_entropy(outputs, y).mul(0.0 if which == "B" else 1.0).backward()
     assert precond.step()
     assert not model[0].weight.grad.any() and all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def preconditioned(model: nn.Module, kind: type, pi, **options) -> dict[str, torch.Tensor]:
+    """Gradients of the parameters after one step."""
+    model.zero_grad()
+    precond = kind(model, damping=0.1, pi=pi, **options)
+    backward(model, *data(12, 4))
+    precond.step()
+    precond.remove()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", [KFAC, EKFAC, EKFACra])
+def test_pi_by_layer_is_pi_of_that_layer(kind: type) -> None:
+    model = tiny_mlp()
+    first, last = [name.rpartition(".")[0] for name, _ in model.named_parameters()][
+        :: len(list(model.parameters())) - 1
+    ]
+    found = preconditioned(model, kind, {first: 3.0, f"{last}.*": True})
+    three, balanced, one = (preconditioned(model, kind, pi) for pi in (3.0, True, False))
+    other = preconditioned(model, kind, {first: 3.0})
+    for name in found:
+        expected = three if name.startswith(f"{first}.") else balanced
+        torch.testing.assert_close(found[name], expected[name])
+        torch.testing.assert_close(other[name], (three if name.startswith(f"{first}.") else one)[name])
+        assert not torch.allclose(three[name], one[name])
+    for name, gradient in preconditioned(model, kind, 1.0).items():
+        torch.testing.assert_close(gradient, one[name])
+
+
+@pytest.mark.parametrize(("inverse", "form"), [("cholesky", "factored"), ("eigh", "factored")])
+def test_pi_is_that_of_the_metric_on_either_side(inverse: str, form: str) -> None:
+    """An embedding has its inputs on the left: a number multiplies the damping of A there, too."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(6, 4), nn.Flatten(), nn.Linear(12, 3)).double()
+    index = torch.randint(0, 6, (20, 3))
+    labels = torch.randint(0, 3, (20,))
+    precond = KFAC(model, damping=0.1, pi={"0": 3.0, "2": 0.5}, inverse=inverse, damping_form=form)
+    F.cross_entropy(model(index), labels).backward()
+    gradient = tl.PVector.from_grad(model)
+    metric = tl.FIM_Empirical(model, (index, labels), tl.PMatKFAC)
+    precond.step()
+    expected = metric.solve(gradient, 0.1, factored=True, pi={"0": 3.0, "2": 0.5})
+    torch.testing.assert_close(tl.PVector.from_grad(model).flat, expected.flat)
+
+
+def test_pi_for_a_layer_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(InputError, match="'nowhere'"):
+        KFAC(tiny_mlp(), pi={"nowhere": 2.0})
+    with pytest.raises(InputError, match="positive"):
+        EKFAC(tiny_mlp(), pi=-1.0)

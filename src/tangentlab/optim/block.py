@@ -23,6 +23,7 @@ from tangentlab.layers import Matrix, OuterSum
 from tangentlab.objects.pmat.basis import Basis
 from tangentlab.objects.pmat.kronecker import EigenBlock, KronBlock, squares_in_bases
 from tangentlab.objects.pmat.matrix_form import MatrixForm
+from tangentlab.objects.pmat.pi import Pi, pi_of
 from tangentlab.objects.pmat.side import Side, both
 from tangentlab.optim.damping import balance, damped
 from tangentlab.optim.sides import RunningChannels, RunningSide
@@ -48,7 +49,7 @@ class BlockOptions:
     factors: bool = True
     rowwise: bool = False
     form: str = "factored"
-    pi: bool = False
+    pi: Pi = False
     cutoff: int | float | None = None
     inverse: str = "eigh"
     sharing: str = "expand"
@@ -79,6 +80,7 @@ class Block:
         self.form = MatrixForm(matrix.shape, len(parameters) == 2 and not options.rowwise)
         self.announced, self.left, self.right, self.gradients = matrix, left, right, matrix.gradients
         self.dtype = torch.promote_types(parameters[0].dtype, torch.float32)
+        self.pi = pi_of(options.pi, group.names, default=False)
         self.scale: Tensor | None = None
         self.confirmed = False  # whether gradients of this form have been seen
         self.flattened = False  # whether positions had to count as examples
@@ -213,7 +215,7 @@ class Block:
             self.left.invert(ones * epsilon)
             self.right.invert(ones * 0)
             return
-        pi = balance(self.left.mean_value(), self.right.mean_value(), self.options.pi)
+        pi = balance(self.left.mean_value(), self.right.mean_value(), self.pi, self.gradients == "right")
         self.left.invert(epsilon**0.5 / pi)
         self.right.invert(epsilon**0.5 * pi)
 
@@ -239,9 +241,10 @@ class Block:
         assert self.scale is not None
         left, right = self._bases
         pi = torch.ones((len(self.scale), 1), dtype=self.dtype, device=self.scale.device)
-        if self.options.pi and self.left.values is not None and self.right.values is not None:
+        if self.pi is not False and self.left.values is not None and self.right.values is not None:
             of_left, of_right = left.spread(self.left.values), right.spread(self.right.values)
-            pi = balance(of_left.mean(-1, keepdim=True), of_right.mean(-1, keepdim=True), True)
+            means = of_left.mean(-1, keepdim=True), of_right.mean(-1, keepdim=True)
+            pi = balance(*means, self.pi, self.gradients == "right")
         divisor = damped(self.scale, self.left.values, self.right.values, epsilon, self.options.form, pi)
         if self.options.cutoff is not None:
             divisor = divisor.masked_fill_(~self._top_modes(), torch.inf)

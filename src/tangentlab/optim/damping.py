@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from math import erf, inf, isfinite, sqrt
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tangentlab.errors import InputError
-from tangentlab.objects.pmat.matrix_form import balance as pi_of
+from tangentlab.objects.pmat.pi import ratio
 from tangentlab.optim.options import NamedOptions
 from tangentlab.optim.schedule import check_period, check_schedule
 
 FORMS = ("factored", "plain")
 
 
-def balance(left_mean: Tensor, right_mean: Tensor, wanted: bool) -> Tensor:
-    """pi of the factors' mean eigenvalues, (groups, 1), within a million of 1; ones where it is not wanted."""
-    return pi_of(left_mean, right_mean).clamp(1e-6, 1e6) if wanted else torch.ones_like(left_mean)
+def balance(left_mean: Tensor, right_mean: Tensor, pi: bool | float, inputs_left: bool) -> Tensor:
+    """`ratio` of pi and the factors' mean eigenvalues, (groups, 1); where it comes from them, within a million of 1."""
+    found = ratio(pi, left_mean, right_mean, inputs_left)
+    return found.clamp(1e-6, 1e6) if pi is True else found
 
 
 def damped(scale: Tensor, left: Tensor | None, right: Tensor | None, epsilon: float, form: str, pi: Tensor) -> Tensor:

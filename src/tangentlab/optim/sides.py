@@ -28,7 +28,7 @@ class RunningSide(ABC):
     """One side, of `size` entries per group; its second moment is a running average of what `measure` sums up.
 
     Attributes:
-        kind: what is kept of the second moment, in a word.
+        kind: what is kept of the second moment, in a word. form: the class of that.
         size: n, entries of a vector on this side, the homogeneous 1 included.
         statistic: the second moment; None before the first measurement.
         values, basis: its eigenvalues (groups, k) and eigenvectors at the last refresh; None before the first.
@@ -37,6 +37,7 @@ class RunningSide(ABC):
     """
 
     kind: str
+    form: type[Side]
     statistic: Side | None = None
     values: Tensor | None = None
     basis: Basis | None = None
@@ -54,13 +55,13 @@ class RunningSide(ABC):
     def shape(self, groups: int) -> tuple[int, ...]:
         """Shape of what is measured."""
 
-    @abstractmethod
     def side(self, mean: Tensor, positions: float) -> Side:
         """The second moment, from the mean over examples of what was measured, at so many positions per example."""
+        return self.form(mean)  # type: ignore[call-arg]
 
-    @abstractmethod
     def load_side(self, *tensors: Tensor) -> Side:
         """A second moment, or an inverse, from its tensors."""
+        return self.form(*tensors)  # type: ignore[call-arg]
 
     @abstractmethod
     def load_basis(self, *tensors: Tensor) -> Basis:
@@ -105,7 +106,7 @@ class RunningSide(ABC):
 class RunningDense(RunningSide):
     """A full second moment, its eigenvectors by falling eigenvalue."""
 
-    kind = "full"
+    kind, form = "full", DenseSide
 
     def measure(self, outer: OuterSum, which: Which, sharing: str) -> Tensor:
         """(groups, n, n)."""
@@ -114,14 +115,6 @@ class RunningDense(RunningSide):
     def shape(self, groups: int) -> tuple[int, ...]:
         """(groups, n, n)."""
         return groups, self.size, self.size
-
-    def side(self, mean: Tensor, positions: float) -> DenseSide:
-        """All of it."""
-        return DenseSide(mean)
-
-    def load_side(self, *tensors: Tensor) -> DenseSide:
-        """Matrices."""
-        return DenseSide(*tensors)
 
     def load_basis(self, *tensors: Tensor) -> Basis:
         """Vectors, as many as there are entries."""
@@ -137,7 +130,7 @@ class RunningDiagonal(RunningSide):
     fits in memory for a side that is too large for a matrix.
     """
 
-    kind = "diagonal"
+    kind, form = "diagonal", DiagonalSide
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -153,14 +146,6 @@ class RunningDiagonal(RunningSide):
         """(groups, n)."""
         return groups, self.size
 
-    def side(self, mean: Tensor, positions: float) -> DiagonalSide:
-        """The diagonal."""
-        return DiagonalSide(mean)
-
-    def load_side(self, *tensors: Tensor) -> DiagonalSide:
-        """Values."""
-        return DiagonalSide(*tensors)
-
     def load_basis(self, *tensors: Tensor) -> Basis:
         """It needs none."""
         return IdentityBasis(self.size)
@@ -169,7 +154,7 @@ class RunningDiagonal(RunningSide):
 class RunningChannels(RunningSide):
     """Inputs of a convolution whose sites are taken as uncorrelated (SUA, Grosse & Martens 2016, uncentred)."""
 
-    kind = "channels"
+    kind, form = "channels", ChannelSide
 
     def __init__(self, channels: int, taps: int, bias: bool) -> None:
         super().__init__(channels * taps + bias)

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from tangentlab.errors import InputError
+from tangentlab.objects.pmat.pi import Pi, check_pi
 from tangentlab.optim.block import BlockOptions
 from tangentlab.optim.blockwise import BlockPreconditioner
 from tangentlab.optim.schedule import Schedule
@@ -81,7 +82,9 @@ class KFAC(BlockPreconditioner):
         period: steps between inverses.
         factor_period, factor_decay: when and how A and B are averaged.
         damping_form: "factored", (A + sqrt(eps) I)^-1 and (B + sqrt(eps) I)^-1, or "plain", (A x B + eps I)^-1.
-        pi: balance the factored damping, A + pi sqrt(eps) I and B + sqrt(eps) / pi I.
+        pi: balance the factored damping, A + pi sqrt(eps) I and B + sqrt(eps) / pi I: True for the root of the ratio of
+            the factors' mean eigenvalues, a number, or a mapping from layer names or globs to either, of which the first
+            that covers a layer counts; the others have 1.
         cutoff: keep this many (or this fraction of) modes of each layer's Kronecker eigenbasis, zero the rest.
         inverse: "cholesky", or "eigh", with which a change of the damping acts at once rather than at the next refresh;
             by default the first where it can.
@@ -99,7 +102,7 @@ class KFAC(BlockPreconditioner):
         *,
         period: int = 50,
         damping_form: str = "factored",
-        pi: bool = False,
+        pi: Pi = False,
         cutoff: int | float | None = None,
         inverse: str | None = None,
         sharing: str = "expand",
@@ -109,6 +112,7 @@ class KFAC(BlockPreconditioner):
             inverse = "cholesky" if damping_form == "factored" and cutoff is None else "eigh"
         block = BlockOptions("kronecker", form=damping_form, pi=pi, cutoff=cutoff, inverse=inverse, sharing=sharing)
         super().__init__(model, block, period=period, **options)
+        check_pi(pi, self.parameters)
 
 
 class EKFAC(BlockPreconditioner):
@@ -124,7 +128,7 @@ class EKFAC(BlockPreconditioner):
         period: n, steps between eigenbases.
         scale_decay: weight of the old s* (0 as in the thesis: each batch anew).
         damping_form: "factored", eps' = (S_A + sqrt(eps)) x (S_B + sqrt(eps)) - S_A x S_B (appendix A.4), or "plain".
-        pi: balance the factored damping.
+        pi: balance the factored damping, as in `KFAC`.
         cutoff: keep this many (or this fraction of) modes, zero the rest.
         rebase: with a scale_decay, what s* becomes in a new basis: "kfac" (S_A x S_B), "transport" (the old matrix's
             diagonal in the new basis) or "keep".
@@ -140,7 +144,7 @@ class EKFAC(BlockPreconditioner):
         *,
         period: int = 50,
         damping_form: str = "factored",
-        pi: bool = False,
+        pi: Pi = False,
         cutoff: int | float | None = None,
         rebase: str = "kfac",
         sharing: str = "expand",
@@ -148,6 +152,7 @@ class EKFAC(BlockPreconditioner):
     ) -> None:
         block = BlockOptions("per_example", form=damping_form, pi=pi, cutoff=cutoff, rebase=rebase, sharing=sharing)
         super().__init__(model, block, period=period, **options)
+        check_pi(pi, self.parameters)
 
 
 class EKFACra(BlockPreconditioner):
@@ -180,7 +185,7 @@ class EKFACra(BlockPreconditioner):
         period: int = 50,
         scale_decay: Schedule = 0.75,
         damping_form: str = "factored",
-        pi: bool = False,
+        pi: Pi = False,
         cutoff: int | float | None = None,
         rebase: str = "kfac",
         thin: bool = False,
@@ -197,3 +202,4 @@ class EKFACra(BlockPreconditioner):
             "batch", form=damping_form, pi=pi, cutoff=cutoff, rebase=rebase, sharing=sharing, thin=thin
         )
         super().__init__(model, block, period=period, scale_decay=scale_decay, **options)
+        check_pi(pi, self.parameters)

@@ -66,7 +66,8 @@ class PMat(Spectral):
         """Build from second derivatives of a loss, see `tangentlab.Hessian`."""
         raise StructureError(
             f"{cls.__name__} stores second moments and cannot hold a Hessian, which may be indefinite: use PMatImplicit, "
-            "PMatDense, PMatBlockDiag, PMatDiag, PMatKFAC, PMatKronSum or PMatLowRank.with_options(rank=...), or GGN(...)."
+            "PMatDense, PMatBlockDiag, PMatDiag, PMatQuasiDiag, PMatKFAC, PMatEKFAC, PMatKronSum or "
+            "PMatLowRank.with_options(rank=...), or GGN(...)."
         )
 
     @abstractmethod

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Self
+from copy import copy
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -17,7 +18,25 @@ LEADING = 32
 relative error of the second coordinate from 7e-3 to 7e-5, that of a full basis, for 2 % of the time of a rotation."""
 
 
-class Basis(ABC):
+class Stored:
+    """Something that holds tensors under the names of `stored`; None stands for one that it does without."""
+
+    stored: ClassVar[tuple[str, ...]] = ()
+
+    def tensors(self) -> list[Tensor]:
+        """Stored tensors."""
+        return [tensor for name in self.stored if (tensor := getattr(self, name)) is not None]
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """The same with a function applied to every stored tensor."""
+        result = copy(self)
+        for name in self.stored:
+            if (tensor := getattr(self, name)) is not None:
+                setattr(result, name, function(tensor))
+        return result
+
+
+class Basis(Stored, ABC):
     """Orthonormal columns U (groups, n, k).
 
     Attributes:
@@ -44,14 +63,6 @@ class Basis(ABC):
     def stacks(self) -> list[Tensor]:
         """Eigenvectors of the stacks of the side whose basis this is."""
         return self.tensors()
-
-    @abstractmethod
-    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """The same with a function applied to every stored tensor."""
-
-    @abstractmethod
-    def tensors(self) -> list[Tensor]:
-        """Stored tensors."""
 
     def transport(self, x: Tensor, old: Any) -> Tensor:
         """x |U_old^T U|^2: a diagonal of the old basis, read in this one."""
@@ -97,17 +108,11 @@ class IdentityBasis(Basis):
         """y."""
         return y
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> IdentityBasis:
-        """Itself."""
-        return self
-
-    def tensors(self) -> list[Tensor]:
-        """None."""
-        return []
-
 
 class DenseBasis(Basis):
     """Columns `vectors` (groups, n, k); if k < n, by falling eigenvalue."""
+
+    stored = ("vectors",)
 
     def __init__(self, vectors: Tensor) -> None:
         self.vectors = vectors
@@ -158,11 +163,3 @@ class DenseBasis(Basis):
         count = -(-self.kept // LEADING)
         leading, wanted = self.vectors[..., :count], inside[..., :count] * weights[..., :count]
         return result.baddbmm_(leading, wanted.mT - leading.mT @ result).mT
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """The same with other vectors."""
-        return type(self)(function(self.vectors))
-
-    def tensors(self) -> list[Tensor]:
-        """The vectors."""
-        return [self.vectors]

@@ -13,24 +13,23 @@ that the first is their mean, the only one that sees mu, and has it in the head,
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tangentlab.objects.pmat.basis import Basis
+from tangentlab.objects.pmat.basis import Basis, Stored
 from tangentlab.objects.pmat.side import DenseSide, Eigen, Pairs, Side, damped_inverse
 
-Kind = TypeVar("Kind", bound="_Channels")
 
-
-class _Channels:
+class _Channels(Stored):
     """R blockdiag(tail, ..., tail, head) with R the rotation of the taps; what the side and its basis share.
 
     tail: (groups, channels, channels). head: (groups, h, h) with h = bias, and the channels of the first tap if there is a
     rotation (taps, taps).
     """
+
+    stored = ("head", "tail", "rotation")
 
     def __init__(self, head: Tensor, tail: Tensor, taps: int, rotation: Tensor | None) -> None:
         self.head, self.tail, self.taps, self.rotation = head, tail, taps, rotation
@@ -66,15 +65,6 @@ class _Channels:
     def stacks(self) -> list[Tensor]:
         """The tail, and the head if it is more than a number."""
         return [self.tail] if self.rotation is None else [self.tail, self.head]
-
-    def map(self: Kind, function: Callable[[Tensor], Tensor]) -> Kind:
-        """The same with other tensors."""
-        rotation = None if self.rotation is None else function(self.rotation)
-        return type(self)(function(self.head), function(self.tail), self.taps, rotation)
-
-    def tensors(self) -> list[Tensor]:
-        """Head, tail and rotation."""
-        return [self.head, self.tail, *([] if self.rotation is None else [self.rotation])]
 
 
 class ChannelBasis(_Channels, Basis):

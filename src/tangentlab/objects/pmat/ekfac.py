@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from copy import copy
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,26 +19,41 @@ from tangentlab.objects.pmat.kfac import PMatKFAC
 from tangentlab.objects.pmat.kronecker import EigenBlock, squares_in_bases
 from tangentlab.objects.pmat.refreshed import Refreshed
 
+if TYPE_CHECKING:
+    from tangentlab.engine.hessian import LossHessian
+
 
 class ScaleBuilder:
     """s* = 1/n sum ((U_L x U_R)^T gradient)^2 in a given basis."""
 
-    def __init__(self, block: EigenBlock) -> None:
-        self.block, self.total = block, torch.zeros_like(block.scale)
+    def __init__(self, block: EigenBlock, part: str = "") -> None:
+        self.block, self.part, self.total = block, part, torch.zeros_like(block.scale)
 
     def add(self, factors: list[OuterSum], first: bool) -> None:
-        """Add squared projections."""
-        self.total += squares_in_bases(factors[0], *self.block.bases)
+        """Add squared projections: of all gradients, or of those of the "weight" or "bias" alone."""
+        (factor,) = factors
+        self.total += squares_in_bases(part_of(factor, self.part) if self.part else factor, *self.block.bases)
 
     def finish(self, examples: int) -> EigenBlock:
         """Divide by n."""
         return self.block.with_scale(self.total / examples)
 
 
+def part_of(factor: OuterSum, part: str) -> OuterSum:
+    """Gradients of the weight alone, or of the bias alone, from those of both."""
+    if part == "bias":
+        left = factor.left.sum(3, keepdim=True)
+        return OuterSum(left, left.new_ones((1, *left.shape[1:4], 1)), kronecker=factor.kronecker)
+    weight = copy(factor)
+    weight.bias = False
+    return weight
+
+
 class PMatEKFAC(Refreshed):
     """The diagonal that is optimal in Frobenius norm in KFAC's eigenbasis; its trace is exact.
 
-    `PMatEKFAC.with_options(corrected=False)` keeps KFAC's eigenvalues until `update_diag(data)` is called.
+    `PMatEKFAC.with_options(corrected=False)` keeps KFAC's eigenvalues until `update_diag(data)` is called; the options of
+    `PMatKFAC` change the basis.
     """
 
     @staticmethod
@@ -91,6 +107,18 @@ class PMatEKFAC(Refreshed):
             result.blocks[names] = block.with_scale(scale.reshape(block.scale.shape))  # type: ignore[attr-defined]
         return result
 
+    @classmethod
+    def from_hessian(cls, hessian: LossHessian, **options: Any) -> PMatEKFAC:
+        """The diagonal of the exact blocks of H in the eigenbasis of its KFAC, for linear layers applied once per example."""
+        from tangentlab.objects.pmat.kronsum import PMatKronSum
+
+        exact = PMatKronSum.from_hessian(hessian, **options)
+        result = cls.from_kfac(PMatKFAC.from_sum(exact))
+        for names, block in result.blocks.items():
+            assert isinstance(block, EigenBlock)
+            result.blocks[names] = block.with_scale(exact.blocks[names].diagonal_in(*block.bases)[None])  # type: ignore[attr-defined]
+        return result
+
     def update_diag(self, data: Any = None) -> None:
         """Estimate the second moments anew, keeping the basis: on the same data, or on other data.
 
@@ -105,7 +133,11 @@ class PMatEKFAC(Refreshed):
 
     def _correct(self, rows: Rows) -> None:
         """Second moments in the bases as they are."""
-        groups = {group.names: group for group in rows.groups}
-        plan: dict[Names, tuple[tuple[Group, ...], Builder]]
-        plan = {n: ((groups[n],), ScaleBuilder(b)) for n, b in self.blocks.items() if isinstance(b, EigenBlock)}
+        owner = {name: group for group in rows.groups for name in group.names}
+        plan: dict[Names, tuple[tuple[Group, ...], Builder]] = {}
+        for names, block in self.blocks.items():
+            assert isinstance(block, EigenBlock)
+            group = owner[names[0]]
+            part = "" if group.names == names else ("weight", "bias")[group.names.index(names[0])]
+            plan[names] = ((group,), ScaleBuilder(block, part))
         self.blocks, self.examples = accumulate(rows, lambda factors: plan)

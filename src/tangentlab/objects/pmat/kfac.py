@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -17,9 +17,12 @@ from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
 from tangentlab.objects.pmat.kronecker import KronBlock, prepare
 from tangentlab.objects.pmat.matrix_form import kronecker_forms
 from tangentlab.objects.pmat.moments import KronBuilder, no_kronecker
+from tangentlab.objects.pmat.pi import Pi, check_pi, pi_of
 
 if TYPE_CHECKING:
     from tangentlab.engine.hessian import LossHessian
+    from tangentlab.engine.rows import RowChunk, Rows
+    from tangentlab.objects.pmat.kronsum import PMatKronSum
 
 
 class PMatKFAC(BlockwisePMat):
@@ -27,7 +30,8 @@ class PMatKFAC(BlockwisePMat):
 
     `PMatKFAC.with_options(sharing="reduce")` changes how positions that share a weight are treated;
     `with_options(sua=True)` takes the pixels under a convolution's kernel as uncorrelated, which needs factors of
-    channels^2 instead of (channels * taps)^2, and `with_options(sua="centred")` does so for their deviations from the mean.
+    channels^2 instead of (channels * taps)^2, and `with_options(sua="centred")` does so for their deviations from the mean;
+    `with_options(separate_weight_and_bias=True)` leaves out what is between the weight and the bias of a layer.
     """
 
     shares_between_cotangents = False
@@ -41,6 +45,22 @@ class PMatKFAC(BlockwisePMat):
         if bad:
             raise StructureError(no_kronecker(bad))
         return {group.names: ((group,), KronBuilder(group, sharing, sua)) for group in factors}
+
+    @classmethod
+    def from_chunks(
+        cls, rows: Rows, chunks: Iterable[RowChunk], separate_weight_and_bias: bool = False, **options: Any
+    ) -> PMatKFAC:
+        """From the rows in given chunks, with a block per layer or one each for weight and bias."""
+        result = super().from_chunks(rows, chunks, **options)
+        return result.separated() if separate_weight_and_bias else result
+
+    def separated(self) -> PMatKFAC:
+        """The diagonal blocks of weights and of biases, A_ww (x) B and A_bb B: zero between them."""
+        blocks: dict[Names, Block] = {}
+        for names, block in self.blocks.items():
+            joint = isinstance(block, KronBlock) and block.form.bias
+            blocks |= {(n,): part for n, part in zip(names, block.parts(), strict=True)} if joint else {names: block}  # type: ignore[attr-defined]
+        return type(self)(self.layout, blocks, examples=self.examples, likelihood=self.likelihood)
 
     @classmethod
     def from_factors(
@@ -75,11 +95,16 @@ class PMatKFAC(BlockwisePMat):
         """mean a a^T (x) mean Hess_s, for linear layers that are applied once per example."""
         from tangentlab.objects.pmat.kronsum import PMatKronSum
 
+        return cls.from_sum(PMatKronSum.from_hessian(hessian, **options))
+
+    @classmethod
+    def from_sum(cls, exact: PMatKronSum) -> PMatKFAC:
+        """The product of the means of one Kronecker product per example."""
         blocks: dict[Names, Block] = {}
-        for names, block in PMatKronSum.from_hessian(hessian).blocks.items():
-            right = block.inputs.t() @ block.inputs / hessian.examples  # type: ignore[attr-defined]
+        for names, block in exact.blocks.items():
+            right = block.inputs.t() @ block.inputs / exact.examples  # type: ignore[attr-defined]
             blocks[names] = KronBlock(block.matrices.sum(0)[None], right[None], block.form)  # type: ignore[attr-defined]
-        return cls(hessian.layout, blocks, **hessian.facts)
+        return cls(exact.layout, blocks, examples=exact.examples, likelihood=exact.likelihood)
 
     def prepare_spectra(self) -> None:
         """All eigendecompositions, side by side."""
@@ -92,13 +117,14 @@ class PMatKFAC(BlockwisePMat):
         *,
         regul: float | None = None,
         factored: bool = False,
-        pi: float | None = None,
+        pi: Pi | None = None,
         **cut: Any,
     ) -> Vector:
         """(F + damping I)^-1 v exactly, or with factored=True the cheaper product of damped factors.
 
-        factored: (A + pi sqrt(damping) I)^-1, (B + sqrt(damping) / pi I)^-1, a different matrix, which optimizers use; pi
-        defaults to sqrt((tr A / dim A) / (tr B / dim B)) per layer.
+        factored: (A + pi sqrt(damping) I)^-1, (B + sqrt(damping) / pi I)^-1, a different matrix, which optimizers use.
+        pi: True (or None), sqrt((tr A / dim A) / (tr B / dim B)) per layer; a number; or either by layer, as a mapping from
+            names or globs, of which the first that covers a parameter of the layer counts. Layers without one have True.
         """
         if not factored:
             return super().solve(v, damping, regul=regul, **cut)
@@ -106,8 +132,16 @@ class PMatKFAC(BlockwisePMat):
         if value == 0:
             raise SolveError("The factored form damps each factor: give a damping > 0, or leave factored=True out.")
         refuse_options("factored=True", cut)
+        given: Pi = True if pi is None else pi
+        check_pi(given, self.layout.names)
         self.prepare_spectra()
-        return self._on_vectors(
-            v,
-            lambda flat: self._per_block(flat, lambda block, x: block.solve_factored(x, value, pi)),  # type: ignore[attr-defined]
-        )
+
+        def solved(flat: Tensor) -> Tensor:
+            own = {names: pi_of(given, names, default=True) for names in self.blocks}
+            parts = (
+                (names, block.solve_factored(self._take(flat, names), value, own[names]))  # type: ignore[attr-defined]
+                for names, block in self.blocks.items()
+            )
+            return self._assemble(parts, flat)
+
+        return self._on_vectors(v, solved)

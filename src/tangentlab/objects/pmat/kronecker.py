@@ -14,7 +14,8 @@ from tangentlab.layers.lookup import LookupSum
 from tangentlab.linalg import sym_pow
 from tangentlab.objects.pmat.basis import Basis, DenseBasis, IdentityBasis
 from tangentlab.objects.pmat.block import Block, Spectrum
-from tangentlab.objects.pmat.matrix_form import MatrixForm, balance
+from tangentlab.objects.pmat.matrix_form import MatrixForm
+from tangentlab.objects.pmat.pi import ratio
 from tangentlab.objects.pmat.side import DenseSide, Eigen, Side, both, decompose
 
 _CELLS = 1 << 24
@@ -63,12 +64,11 @@ class KronBlock(Block):
     def _spectrum(self) -> Spectrum:
         return self.to_eigen().spectrum
 
-    def solve_factored(self, rows: Tensor, damping: float, pi: float | None) -> Tensor:
-        """(L + sqrt(damping) / pi)^-1 V (R + sqrt(damping) pi)^-1; pi balances the sides by their mean eigenvalue."""
-        given = pi if pi is None or not self.form.inputs_left else 1 / pi
-        means = [side.traces() / side.size for side in self.sides]
-        ratio = balance(*means)[:, None] if given is None else torch.full_like(means[0], given)[:, None]
-        shifts = damping**0.5 / ratio, damping**0.5 * ratio
+    def solve_factored(self, rows: Tensor, damping: float, pi: bool | float = True) -> Tensor:
+        """(L + sqrt(damping) / r)^-1 V (R + sqrt(damping) r)^-1; r = pi where the inputs are on the right, else 1 / pi."""
+        left_mean, right_mean = (side.traces()[:, None] / side.size for side in self.sides)
+        r = ratio(pi, left_mean, right_mean, self.form.inputs_left)
+        shifts = damping**0.5 / r, damping**0.5 * r
 
         def divide(eigen: Eigen, shift: Tensor) -> Callable[[Tensor], Tensor]:
             weights, rest = 1 / (eigen[0] + shift), 1 / shift
@@ -107,6 +107,16 @@ class KronBlock(Block):
     def inverse(self, damping: float) -> Block:
         """A Kronecker product without damping, a scaling of the Kronecker eigenbasis with damping."""
         return self.power(-1) if damping == 0 else self.to_eigen().inverse(damping)
+
+    def parts(self) -> tuple[KronBlock, KronBlock]:
+        """The diagonal blocks of the weight and of the bias."""
+        (left, right), (groups, rows, columns) = self.sides, self.form.shape
+        shapes = (groups, rows, columns), (groups, rows, 1)
+        weight, bias = (
+            KronBlock(left, part, MatrixForm(shape, bias=False, inputs_left=self.form.inputs_left))
+            for part, shape in zip(right.parts(), shapes, strict=True)
+        )
+        return weight, bias
 
     def inner(self, other: Block) -> Tensor:
         """sum over groups of <L, L'> <R, R'>."""

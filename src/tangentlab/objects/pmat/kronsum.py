@@ -14,9 +14,11 @@ from tangentlab.engine.memory import require_memory
 from tangentlab.errors import StructureError
 from tangentlab.layers import OuterSum
 from tangentlab.linalg import safe_eigh
+from tangentlab.objects.pmat.basis import Basis
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
 from tangentlab.objects.pmat.matrix_form import MatrixForm
+from tangentlab.objects.pmat.side import both
 
 if TYPE_CHECKING:
     from tangentlab.engine.hessian import LossHessian
@@ -63,6 +65,18 @@ class KronSumBlock(Block):
         """sum_mn <H_m, H_n> <a_m, a_n>^2."""
         flat = self.matrices.flatten(1)
         return ((flat @ flat.t()) * (self.inputs @ self.inputs.t()).square()).sum()
+
+    def diagonal_in(self, left: Basis, right: Basis) -> Tensor:
+        """sum_m diag(U_L^T H_m U_L) ((U_R^T a_m)^2)^T, (k_L, k_R): the diagonal in a Kronecker basis of one group."""
+        turned = both(self.matrices[:, None], left.into, left.into)[:, 0]
+        return turned.diagonal(dim1=1, dim2=2).t() @ right.into(self.inputs[:, None, None])[:, 0, 0].square()
+
+    def parts(self) -> tuple[KronSumBlock, KronSumBlock]:
+        """The diagonal blocks of the weight and of the bias."""
+        forms = (MatrixForm((1, self.form.shape[1], columns), bias=False) for columns in (self.form.shape[2], 1))
+        inputs = self.inputs[:, :-1], self.inputs[:, -1:]
+        weight, bias = (KronSumBlock(x, self.matrices, form) for x, form in zip(inputs, forms, strict=True))
+        return weight, bias
 
     def scaled(self, factor: Any) -> KronSumBlock:
         """factor F."""
@@ -144,8 +158,8 @@ class PMatKronSum(BlockwisePMat):
         return {group.names: ((group,), KronSumBuilder(group)) for group in factors}
 
     @classmethod
-    def from_hessian(cls, hessian: LossHessian, **options: Any) -> PMatKronSum:
-        """From inputs and Hessians in pre-activations."""
+    def from_hessian(cls, hessian: LossHessian, separate_weight_and_bias: bool = False, **options: Any) -> PMatKronSum:
+        """From inputs and Hessians in pre-activations; a block per layer, or one each for weight and bias."""
         inputs: dict[Group, list[Tensor]] = {}
         matrices: dict[Group, list[Tensor]] = {}
         for layers in hessian.preactivations():
@@ -157,5 +171,11 @@ class PMatKronSum(BlockwisePMat):
             matrix = torch.cat(matrices[group]) / hessian.examples
             columns, bias = parts[0].shape[1], len(group.names) == 2
             form = MatrixForm((1, matrix.shape[1], columns - bias), bias)
-            blocks[group.names] = KronSumBlock(torch.cat(parts), matrix, form)
+            joint = KronSumBlock(torch.cat(parts), matrix, form)
+            apart = separate_weight_and_bias and bias
+            blocks |= (
+                {(n,): part for n, part in zip(group.names, joint.parts(), strict=True)}
+                if apart
+                else {group.names: joint}
+            )
         return cls(hessian.layout, blocks, **hessian.facts)

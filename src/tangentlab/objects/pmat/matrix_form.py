@@ -8,17 +8,6 @@ from torch import Tensor
 from tangentlab.engine.layout import LayerCollection
 
 
-def balance(left_mean: Tensor, right_mean: Tensor) -> Tensor:
-    """pi = sqrt((tr A / dim A) / (tr B / dim B)), which balances a damping of both factors (Martens & Grosse 2015, 6.3).
-
-    Args:
-        left_mean: tr B / dim B of the side of output-gradients. right_mean: tr A / dim A. A mean of zero counts as the
-            smallest number whose square is one, so that pi and what is divided by it stay finite.
-    """
-    floor = torch.finfo(left_mean.dtype).tiny ** 0.5
-    return (right_mean.clamp_min(floor) / left_mean.clamp_min(floor)).sqrt()
-
-
 class MatrixForm:
     """Between the flat order of a group, weight (groups, rows, columns) then bias, and matrices [W | b].
 

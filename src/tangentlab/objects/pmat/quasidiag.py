@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from tangentlab.engine.groups import Group
+from tangentlab.engine.groups import Group, parameter_groups
 from tangentlab.engine.layout import LayerCollection
-from tangentlab.errors import InputError
+from tangentlab.errors import InputError, StructureError
 from tangentlab.layers import OuterSum
 from tangentlab.objects.pmat.base import Vector, check_damping, refuse_options, require_square
 from tangentlab.objects.pmat.block import Block
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
 from tangentlab.objects.pmat.diag import DiagBlock, DiagBuilder
+from tangentlab.objects.pmat.nearest import flat_block
 from tangentlab.objects.pmat.unit_blocks import ArrowBlock, OllivierBlock, RankOneBlock, UnitBlock
 from tangentlab.objects.pvector import PVector
+
+if TYPE_CHECKING:
+    from tangentlab.engine.hessian import LossHessian
 
 QUASI_DIAGONAL = (OllivierBlock, ArrowBlock, RankOneBlock)
 _FORMS = {"ollivier": OllivierBlock, "arrow": ArrowBlock}
@@ -96,6 +100,13 @@ def _partner(weight: str, layout: LayerCollection) -> str:
     return bias if local == "weight" and bias in layout else ""
 
 
+def stored_entries(block: Tensor, units: int) -> tuple[Tensor, Tensor]:
+    """Diagonal (units, columns + 1) and cross terms (units, columns) of a matrix on a weight, row-major, and its bias."""
+    diagonal, cross = block.diagonal(), block[:-units, -units:].unflatten(0, (units, -1))
+    entries = torch.cat([diagonal[:-units].unflatten(0, (units, -1)), diagonal[-units:, None]], 1)
+    return entries, cross.diagonal(dim1=0, dim2=2).t().contiguous()
+
+
 class PMatQuasiDiag(BlockwisePMat):
     """The exact diagonal and the exact covariances of each bias with the weights of its row; O(d) for everything.
 
@@ -121,16 +132,36 @@ class PMatQuasiDiag(BlockwisePMat):
         """The stored entries of a ready matrix (d, d); rows of a weight are taken along its first axis."""
         require_square(layout, matrix)
         blocks: dict[Names, Block] = {}
-        for name, where in layout.slices.items():
+        for name in layout.names:
             bias = _partner(name, layout)
             if bias and layout.shapes[bias] in (layout.shapes[name], layout.shapes[name][:1]):
-                units, place = torch.Size(layout.shapes[bias]).numel(), layout.slices[bias]
-                diagonal = matrix.diagonal()[where].unflatten(0, (units, -1)), matrix.diagonal()[place][:, None]
-                cross = matrix[where, place].unflatten(0, (units, -1)).diagonal(dim1=0, dim2=2).t()
-                blocks[(name, bias)] = block_kind(form)(torch.cat(diagonal, 1), cross.contiguous())
+                units, block = torch.Size(layout.shapes[bias]).numel(), flat_block(layout, matrix, (name, bias))
+                blocks[(name, bias)] = block_kind(form)(*stored_entries(block, units))
         paired = {name for names in blocks for name in names}
         rest = {(n,): DiagBlock(matrix.diagonal()[s].clone()) for n, s in layout.slices.items() if n not in paired}
         return cls(layout, blocks | rest, **facts)  # type: ignore[arg-type]
+
+    @classmethod
+    def from_hessian(cls, hessian: LossHessian, form: str = "ollivier", **options: Any) -> PMatQuasiDiag:
+        """The stored entries of H, by one product per parameter and no more memory than the largest layer's block.
+
+        Ollivier's form divides by the second derivative in the bias: where that is zero and the cross terms are not, which
+        a positive semi-definite matrix excludes and a Hessian does not, it is not defined and form="arrow" is.
+        """
+        blocks: dict[Names, Block] = {}
+        for names in quasi_plan(hessian.layout, parameter_groups(hessian.network.model, hessian.layout), form):
+            (block,) = hessian.blocks([names])
+            if len(names) == 1:
+                blocks[names] = DiagBlock(block.diagonal().clone())
+                continue
+            diagonal, cross = stored_entries(block, torch.Size(hessian.layout.shapes[names[1]]).numel())
+            if form == "ollivier" and bool(((diagonal[:, -1:] == 0) & (cross != 0)).any()):
+                raise StructureError(
+                    f"The Hessian has no second derivative in some entries of {names[1]} but cross terms with {names[0]}, "
+                    "by which Ollivier's form would have to divide: use PMatQuasiDiag.with_options(form='arrow')."
+                )
+            blocks[names] = block_kind(form)(diagonal, cross)
+        return cls(hessian.layout, blocks, **hessian.facts)
 
     @classmethod
     def from_factors(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.linalg import psd_thin_eigh, safe_eigh
-from tangentlab.objects.pmat.basis import Basis, DenseBasis, IdentityBasis
+from tangentlab.objects.pmat.basis import Basis, DenseBasis, IdentityBasis, Stored
 from tangentlab.parallel.threads import side_by_side
 
 Eigen = tuple[Tensor, Basis]
@@ -31,7 +31,7 @@ Pairs = Sequence[tuple[Tensor, Tensor]]
 """Eigenvalues (groups, k) and eigenvectors (groups, n, k) of some stacks of matrices."""
 
 
-class Side(ABC):
+class Side(Stored, ABC):
     """A stack of symmetric matrices A (groups, n, n); vectors are on the last axis, x (..., groups, m, n)."""
 
     size: int
@@ -48,9 +48,9 @@ class Side(ABC):
     def squared_norms(self) -> Tensor:
         """|A|^2, (groups)."""
 
-    @abstractmethod
     def stacks(self) -> list[Tensor]:
         """Small matrices (groups, n, n), or rows (groups, m, n) of thin ones, whose eigenpairs make those of A."""
+        return self.tensors()
 
     @abstractmethod
     def eigen_of(self, pairs: Pairs) -> Eigen:
@@ -68,14 +68,6 @@ class Side(ABC):
     @abstractmethod
     def parts(self) -> tuple[Side, Side]:
         """The diagonal blocks of all but the last entry, and of the last one (the homogeneous 1 of a bias)."""
-
-    @abstractmethod
-    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """The same with a function applied to every stored tensor."""
-
-    @abstractmethod
-    def tensors(self) -> list[Tensor]:
-        """Stored tensors."""
 
     def dense(self) -> Tensor:
         """(groups, n, n)."""
@@ -100,6 +92,8 @@ class Side(ABC):
 class DenseSide(Side):
     """All entries, `matrices` (groups, n, n)."""
 
+    stored = ("matrices",)
+
     def __init__(self, matrices: Tensor) -> None:
         self.matrices, self.size = matrices, matrices.shape[-1]
 
@@ -114,10 +108,6 @@ class DenseSide(Side):
     def squared_norms(self) -> Tensor:
         """(groups)."""
         return self.matrices.square().sum((-1, -2))
-
-    def stacks(self) -> list[Tensor]:
-        """The matrices."""
-        return [self.matrices]
 
     def eigen_of(self, pairs: Pairs) -> Eigen:
         """As they are."""
@@ -141,17 +131,11 @@ class DenseSide(Side):
         """The matrices."""
         return self.matrices
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> DenseSide:
-        """The same with other matrices."""
-        return DenseSide(function(self.matrices))
-
-    def tensors(self) -> list[Tensor]:
-        """The matrices."""
-        return [self.matrices]
-
 
 class ThinSide(Side):
     """R^T R for `rows` R (1, m, n), m < n: stored and decomposed in m dimensions."""
+
+    stored = ("rows",)
 
     def __init__(self, rows: Tensor) -> None:
         self.rows, self.size = rows, rows.shape[-1]
@@ -167,10 +151,6 @@ class ThinSide(Side):
     def squared_norms(self) -> Tensor:
         """|R^T R|^2 = |R R^T|^2, (1)."""
         return (self.rows @ self.rows.mT).square().sum((-1, -2))
-
-    def stacks(self) -> list[Tensor]:
-        """The rows."""
-        return [self.rows]
 
     def eigen_of(self, pairs: Pairs) -> Eigen:
         """By falling eigenvalue, without the null modes, of which one is kept where there is nothing else."""
@@ -197,17 +177,11 @@ class ThinSide(Side):
         """factor R^T R; dense for a negative factor."""
         return ThinSide(self.rows * factor**0.5) if float(factor) >= 0 else DenseSide(self.dense() * factor)
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> ThinSide:
-        """The same with other rows."""
-        return ThinSide(function(self.rows))
-
-    def tensors(self) -> list[Tensor]:
-        """The rows."""
-        return [self.rows]
-
 
 class DiagonalSide(Side):
     """A diagonal, `values` (groups, n): exact for the one-hot inputs of an embedding."""
+
+    stored = ("values",)
 
     def __init__(self, values: Tensor) -> None:
         self.values, self.size = values, values.shape[-1]
@@ -244,14 +218,6 @@ class DiagonalSide(Side):
     def parts(self) -> tuple[DiagonalSide, DiagonalSide]:
         """Parts of the diagonal."""
         return DiagonalSide(self.values[..., :-1]), DiagonalSide(self.values[..., -1:])
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> DiagonalSide:
-        """The same with other values."""
-        return DiagonalSide(function(self.values))
-
-    def tensors(self) -> list[Tensor]:
-        """The values."""
-        return [self.values]
 
 
 def damped_inverse(matrices: Tensor, shift: Tensor) -> Tensor:
