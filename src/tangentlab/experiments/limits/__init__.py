@@ -1,0 +1,17 @@
+"""What gradients can and cannot learn: cross-predictability, bounds by junk labels, and SGD as a computer (slides of 2019)."""
+
+from typing import TYPE_CHECKING
+
+from tangentlab.lazy import imported_on_first_use
+
+if TYPE_CHECKING:
+    from tangentlab.experiments.limits.degrees import MonomialDegrees as MonomialDegrees
+    from tangentlab.experiments.limits.emulation import SGDEmulation as SGDEmulation
+    from tangentlab.experiments.limits.emulator_kernel import EmulatorKernel as EmulatorKernel
+    from tangentlab.experiments.limits.junk_bound import JunkBound as JunkBound
+    from tangentlab.experiments.limits.lazy_parities import LazyParities as LazyParities
+    from tangentlab.experiments.limits.parity_learners import ParityLearners as ParityLearners
+    from tangentlab.experiments.limits.precision import BatchPrecision as BatchPrecision
+    from tangentlab.experiments.limits.predictability import CrossPredictabilities as CrossPredictabilities
+else:
+    __getattr__, __dir__, __all__ = imported_on_first_use(__name__)
