@@ -73,7 +73,7 @@ class EmulatingNetwork(PlateauNetwork):
         n: number of coordinates.
         samples: T, the number of samples that are stored.
         rate: gamma, the learning rate it is made for; by default ``1 / (16 T^2 n)``.
-        dtype: of the weights; float32 has too few digits for n above a few.
+        dtype: of the weights; float32 has enough digits up to n = 16 or so.
     """
 
     def __init__(

@@ -111,10 +111,9 @@ class CrossPredictabilities(Experiment):
             curve = results.curves("exact", "n", "value", family=name)
             style = {"color": PALETTE[number % len(PALETTE)], "linestyle": "-" if number < 8 else "--", "label": name}
             left.plot(curve.x, curve.mean, **style)
-            if len(curve.x) > 2 and name != "communities":
-                found = growth_of(curve.x.astype(int).tolist(), curve.mean.tolist()) if len(curve.x) >= 5 else None
-                exponents = found.exponents if found is not None else ()
-                right.plot(curve.x[1 : len(exponents) + 1], exponents, **style)
+            found = growth_of(curve.x.astype(int).tolist(), curve.mean.tolist()) if len(curve.x) >= 5 else None
+            exponents = found.exponents if found is not None and name != "communities" else ()
+            right.plot(curve.x[1 : len(exponents) + 1], exponents, **style)
         for axes in (left, right):
             axes.set_yscale("log")
         label(left, "n", "cross-predictability", "how well two draws predict each other")
