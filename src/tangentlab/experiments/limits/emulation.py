@@ -171,7 +171,7 @@ class SGDEmulation(Experiment):
             figure,
             f"The accuracy on new inputs after one pass over 2 n samples of a random parity of n = {self.sweep} "
             "signs: every point is a parity, lines are means. One sample per step teaches this network, two or more "
-            "do not; it stands rates up to a few times 1 / (16 T² n) and Gaussian noise on all edges after every "
+            "do not; it stands rates of some tens of times 1 / (16 T² n) and Gaussian noise on all edges after every "
             "step up to a quarter of γ / √(T n).",
         )
         yield self._growth(results)
