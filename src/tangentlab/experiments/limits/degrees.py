@@ -9,6 +9,7 @@ import torch
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
+from tangentlab.experiments.limits._rows import cut_short, kept_rows
 from tangentlab.figures.style import GRAY, PALETTE, label, legend_beside, panels
 from tangentlab.limits import (
     Descent,
@@ -78,9 +79,9 @@ class MonomialDegrees(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """All from the log."""
-        rows = results.table("accuracy", seed=seed).rows
+        rows = kept_rows(results, "accuracy", seed).rows
         if len(rows) < self.cost().steps:
-            return {claim.id: "the run was cut short" for claim in self.claims}
+            return cut_short(self.claims)
         full = {row["n"]: row["accuracy"] for row in rows if row["full"]}
         return {
             "S4a-X3-constant": min(row["accuracy"] for row in rows if row["k"] <= 2),

@@ -10,6 +10,7 @@ import torch
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
+from tangentlab.experiments.limits._rows import cut_short, kept_rows
 from tangentlab.figures.style import GRAY, PALETTE, label, legend_below, panels
 from tangentlab.limits import EmulatingNetwork, Monomials, Parities, UniformInputs, accuracy, all_inputs, train_by_sgd
 
@@ -127,9 +128,9 @@ class SGDEmulation(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """All from the log."""
-        tables = {name: results.table(name, seed=seed).rows for name in ("sizes", "batches", "exact")}
+        tables = {name: kept_rows(results, name, seed).rows for name in ("sizes", "batches", "exact")}
         if not all(tables.values()):
-            return {claim.id: "the run was cut short" for claim in self.claims}
+            return cut_short(self.claims)
         sizes = tables["sizes"]
         small, large = (next(row for row in sizes if row["n"] == n) for n in (min(self.sizes), max(self.sizes)))
         worst = 0.0

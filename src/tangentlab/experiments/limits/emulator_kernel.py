@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
+from tangentlab.experiments.limits._rows import cut_short, kept_rows
 from tangentlab.figures.style import PALETTE, heatmap, label, panels
 from tangentlab.limits import EmulatingNetwork, Monomials, UniformInputs, accuracy, all_inputs, train_by_sgd
 from tangentlab.limits.walsh import degrees, walsh_coefficients
@@ -66,10 +67,10 @@ class EmulatorKernel(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """All from the log."""
-        moments, start = results.table("moments", seed=seed).rows, results.table("start", seed=seed).rows
+        moments, start = kept_rows(results, "moments", seed).rows, kept_rows(results, "start", seed).rows
         if len(moments) < 3 or not start:
-            return {claim.id: "the run was cut short" for claim in self.claims}
-        blind = results.table("alignment", seed=seed, moment=0)
+            return cut_short(self.claims)
+        blind = kept_rows(results, "alignment", seed).where(moment=0)
         return {
             "S4a-K-formula": start[0]["error"],
             "S4a-K-rank": abs(start[0]["rank"] - self.n - 1),

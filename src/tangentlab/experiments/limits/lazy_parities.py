@@ -8,6 +8,7 @@ import torch
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
+from tangentlab.experiments.limits._rows import cut_short, kept_rows
 from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_beside, panels
 from tangentlab.limits import accuracy, all_inputs, relu_network, squared_loss
 from tangentlab.linearized import AlphaModel
@@ -72,9 +73,9 @@ class LazyParities(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """The two ends of the knob."""
-        table = results.table("accuracy", seed=seed)
+        table = kept_rows(results, "accuracy", seed)
         if len(table) < self.cost().steps:
-            return {name: "the run was cut short" for name in ("S4a-L-fitted", *(claim.id for claim in self.claims))}
+            return cut_short(self.claims)
         rich, lazy = (table.where(alpha=alpha) for alpha in (min(self.alphas), max(self.alphas)))
         found: dict[str, float | str] = {"S4a-L-linear": float(lazy.where(k=1)["test"][0])}
         found["S4a-L-fitted"] = float(min(rich["train"]))

@@ -8,6 +8,7 @@ import torch
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
+from tangentlab.experiments.limits._rows import cut_short, kept_rows
 from tangentlab.figures.style import GRAY, PALETTE, label, panels
 from tangentlab.limits import (
     Descent,
@@ -91,11 +92,14 @@ class ParityLearners(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """All from the log."""
-        table, linear = results.table("accuracy", seed=seed, family="parities"), results.table("linear", seed=seed).rows
+        table, linear = (
+            kept_rows(results, "accuracy", seed).where(family="parities"),
+            kept_rows(results, "linear", seed).rows,
+        )
         if len(table) < self.functions * len(self.learners()) or not linear:
-            return {claim.id: "the run was cut short" for claim in self.claims}
+            return cut_short(self.claims)
         means = {name: float(table.where(learner=name)["accuracy"].mean()) for name in self.learners()}
-        easy = results.table("accuracy", seed=seed, family="products of 2")
+        easy = kept_rows(results, "accuracy", seed).where(family="products of 2")
         return {
             "S4a-X5-xor": float(linear[0]["best"]),
             **{f"S4a-X5-{name.split()[0]}": abs(means[name] - 0.5) for name in UNABLE},

@@ -9,6 +9,7 @@ import torch
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
+from tangentlab.experiments.limits._rows import cut_short, kept_rows
 from tangentlab.figures.style import heatmap, label, panels
 from tangentlab.limits import Descent, EmulatingNetwork, Monomials, Parities, UniformInputs, accuracy, relu_network
 
@@ -83,9 +84,9 @@ class BatchPrecision(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """Corners of the grids."""
-        table = results.table("accuracy", seed=seed)
+        table = kept_rows(results, "accuracy", seed)
         if len(table) < self.cost().steps:
-            return {claim.id: "the run was cut short" for claim in self.claims}
+            return cut_short(self.claims)
         coarse, fine = min(self.bits), max(self.bits)
         small, large = min(self.batches), max(self.batches)
 
