@@ -117,8 +117,8 @@ class MonomialDegrees(Experiment):
         yield Picture(
             "degrees",
             figure,
-            f"Left: accuracy of a network with one hidden layer of {self.width} after {self.steps} steps of noisy "
-            "population gradient descent on a monomial of degree k, over n; mean and range over seeds. Right: the "
-            "bound for these settings, which is far above 1 with so many steps, and falls with n only where the "
-            "degree grows with n.",
+            f"Left: accuracy of a network with one hidden layer of {self.width} after {self.steps} steps of noisy population "
+            "gradient descent on a monomial of degree k, over n; mean and range over seeds. Right: the bound for these "
+            "settings, far above 1 with so many steps. It falls like a power of n for a fixed degree and exponentially for "
+            "k = n / 2; there is only one monomial of degree n, so that the bound, which allows any start, says nothing of it.",
         )
