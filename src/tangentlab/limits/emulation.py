@@ -1,14 +1,14 @@
 """A network that plain SGD turns into a learner: stochastic gradient descent as a computer.
 
-With the loss ``(f - y)^2 / 2`` and ``f = 0`` a step of rate gamma adds ``gamma y df/dw`` to every weight: it *writes* y times
-whatever ``df/dw`` is. The network has T blocks of n + 1 memory edges. In the first empty block ``df/dw = c / gamma`` with
+With the loss `(f - y)^2 / 2` and `f = 0` a step of rate gamma adds `gamma y df/dw` to every weight: it *writes* y times
+whatever `df/dw` is. The network has T blocks of n + 1 memory edges. In the first empty block `df/dw = c / gamma` with
 c = (1, x_1, ..., x_n), elsewhere it is 0: so one sample after the other is stored as (y, y x_1, ..., y x_n). All else is a
 circuit of units that are flat where they operate, through which no gradient passes. When all blocks are full, the circuit
 of a learning algorithm, which has computed garbage until then, is let through to the output.
 
-A memory cell is ``r = s(w c)``, w = 0 at the start. Its output enters f with ``kappa = 1 / (2 gamma)``; a staircase copy of r
-enters with -kappa, so that the cell adds nothing to f at r = -1, 0 and 1, and at r = 0 still has the slope ``2 kappa c``
-in w. Once w = y c_t is written, r = s(y c_t c) is flat and reads ``y x_i(t) x_i``, from which two gates recover the stored
+A memory cell is `r = s(w c)`, w = 0 at the start. Its output enters f with `kappa = 1 / (2 gamma)`; a staircase copy of r
+enters with -kappa, so that the cell adds nothing to f at r = -1, 0 and 1, and at r = 0 still has the slope `2 kappa c`
+in w. Once w = y c_t is written, r = s(y c_t c) is flat and reads `y x_i(t) x_i`, from which two gates recover the stored
 sign.
 """
 
@@ -28,7 +28,7 @@ NAMED: dict[str, type[Algorithm]] = {"parity": Elimination, "decision list": Dec
 
 
 class GivenCircuit(Algorithm):
-    """A circuit of one's own with ``T (n + 1) + n`` inputs: y, x_1, ..., x_n of every sample, then the current x."""
+    """A circuit of one's own with `T (n + 1) + n` inputs: y, x_1, ..., x_n of every sample, then the current x."""
 
     def __init__(self, circuit: Circuit, output: Signal) -> None:
         self.circuit, self.output = circuit, output
@@ -57,7 +57,7 @@ def chosen_algorithm(algorithm: Algorithm | str) -> Algorithm:
 
 
 def default_rate(n: int, samples: int) -> float:
-    """``1 / (16 T^2 n)``: the drift of the output edges during T steps stays below an eighth or so."""
+    """`1 / (16 T^2 n)`: the drift of the output edges during T steps stays below an eighth or so."""
     return 1 / (16 * samples**2 * n)
 
 
@@ -65,14 +65,14 @@ class EmulatingNetwork(PlateauNetwork):
     """A network whose training by SGD with batch 1 on T samples is the run of an algorithm on them.
 
     Every gate, memory cell and output is a unit of one weighted graph and all weights are one parameter, for
-    ``torch.optim.SGD(network.parameters(), lr=network.rate)``.
+    `torch.optim.SGD(network.parameters(), lr=network.rate)`.
 
     Args:
-        algorithm: ``"parity"``, ``"decision list"``, ``"perceptron"``, or an `Algorithm` such as ``SparseParity(k)`` or a
+        algorithm: `"parity"`, `"decision list"`, `"perceptron"`, or an `Algorithm` such as `SparseParity(k)` or a
             `GivenCircuit`.
         n: number of coordinates.
         samples: T, the number of samples that are stored.
-        rate: gamma, the learning rate it is made for; by default ``1 / (16 T^2 n)``.
+        rate: gamma, the learning rate it is made for; by default `1 / (16 T^2 n)`.
         dtype: of the weights; float32 has enough digits up to n = 16 or so.
     """
 
@@ -101,17 +101,17 @@ class EmulatingNetwork(PlateauNetwork):
         self.memory_edges = _edges_into(self, [cell.node for cell in cells], circuit)
 
     def memory(self) -> Tensor:
-        """The weights of the memory edges, ``(T, n + 1)``: (y, y x_1, ..., y x_n) of every stored sample, else 0."""
+        """The weights of the memory edges, `(T, n + 1)`: (y, y x_1, ..., y x_n) of every stored sample, else 0."""
         return self.weight.detach()[self.memory_edges].view(self.samples, self.n + 1)
 
     @staticmethod
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
-        """``(f - y)^2 / 2``, the mean over a batch."""
+        """`(f - y)^2 / 2`, the mean over a batch."""
         return half_squared_error(outputs, labels)
 
 
 def half_squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
-    """``(f - y)^2 / 2``, the mean over examples."""
+    """`(f - y)^2 / 2`, the mean over examples."""
     return (outputs - labels.to(outputs.dtype)).square().mean() / 2
 
 
@@ -148,7 +148,7 @@ def _gated(circuit: Circuit, signal: Signal, gate: Signal) -> Signal:
 
 
 def _recovered(circuit: Circuit, read: Signal, x: Signal, label: Signal) -> Signal:
-    """The stored sign: the product of ``y x_i(t) x_i``, the current x_i and y, which is their XOR."""
+    """The stored sign: the product of `y x_i(t) x_i`, the current x_i and y, which is their XOR."""
     triple = [read, x, label]
     most = circuit.gate(triple, (1, 1, 1), 0)
     return circuit.gate([*triple, most], (1, 1, 1, -2), 0)
@@ -173,11 +173,11 @@ def train_by_sgd(
     noise: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> None:
-    """One pass of ``torch.optim.SGD`` over samples in order, with the loss ``(f - y)^2 / 2``.
+    """One pass of `torch.optim.SGD` over samples in order, with the loss `(f - y)^2 / 2`.
 
     Args:
         model: any network with one output.
-        x: inputs ``(samples, n)``; y: labels ``(samples,)``.
+        x: inputs `(samples, n)`; y: labels `(samples,)`.
         rate: gamma.
         batch: samples per step; the last ones that do not fill a batch are left out.
         noise: standard deviation of the Gaussian noise that is added to every parameter after every step.

@@ -98,7 +98,7 @@ class EmulatorKernel(Experiment):
 
 
 def by_degree(kernel: Tensor, n: int) -> Tensor:
-    """The share of a kernel over all inputs in parities of each degree, ``(n + 1,)``: ``<chi_S, K chi_S>`` over the trace."""
+    """The share of a kernel over all inputs in parities of each degree, `(n + 1,)`: `<chi_S, K chi_S>` over the trace."""
     energy = walsh_coefficients(walsh_coefficients(kernel).t().contiguous()).diagonal()
     total = torch.zeros(n + 1, dtype=kernel.dtype).index_add(0, degrees(n), energy)
     return total / total.sum()

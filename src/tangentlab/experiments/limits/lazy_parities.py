@@ -16,7 +16,7 @@ from tangentlab.linearized import AlphaModel
 
 @experiment
 class LazyParities(Experiment):
-    """Products of 1 to 4 out of 10 signs, learnt from 400 samples by ``alpha (f - f0)`` for several alpha."""
+    """Products of 1 to 4 out of 10 signs, learnt from 400 samples by `alpha (f - f0)` for several alpha."""
 
     name = "lazy-parities"
     title = "Features learn products of signs, kernels do not"
