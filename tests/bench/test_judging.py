@@ -140,9 +140,12 @@ def test_what_would_be_too_large_is_refused_with_the_largest_parts(
         keep(runs["toy-training"], tmp_path)
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr("tangentlab.bench.kept.LIMIT", 3000)
-    keep(runs["toy-training"], tmp_path, ("loss", "passed", "weights"))
+    keep(runs["toy-training"], tmp_path, ("los?", "passed", "weights"))
     kept = Kept.of(tmp_path)
     assert kept is not None and not kept.arrays and {row["table"] for row in kept.rows} == {"between", "claim", "end"}
+    keep(runs["toy-training"], tmp_path, ("loss", "[!0]/weights"))
+    kept = Kept.of(tmp_path)
+    assert kept is not None and list(kept.arrays) == ["0/weights"]
 
 
 def test_rounding_goes_down_a_step_before_anything_is_refused_and_never_overflows(

@@ -13,6 +13,7 @@ import lzma
 import zipfile
 from collections import Counter
 from dataclasses import dataclass
+from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,16 @@ class Kept:
 
 
 def keep(run: RunFolder, target: Path, dropped: tuple[str, ...] = ()) -> int:
-    """Write the rows and arrays of a run into `target`, without the `dropped` tables and arrays; returns the bytes."""
-    rows = [row for row in read_rows(run.metrics_file) if row["table"] not in dropped]
-    arrays = {name: array for name, array in _arrays(run).items() if name.split("/", 1)[1] not in dropped}
+    """Write the rows and arrays of a run into `target`, without the `dropped` tables and arrays; returns the bytes.
+
+    Names may be patterns, and an array's may begin with its seed: `[!0]/maps-*` are the maps of all seeds but the first.
+    """
+
+    def wanted(*names: str) -> bool:
+        return not any(fnmatch(name, pattern) for name in names for pattern in dropped)
+
+    rows = [row for row in read_rows(run.metrics_file) if wanted(row["table"])]
+    arrays = {name: array for name, array in _arrays(run).items() if wanted(name, name.split("/", 1)[1])}
     for digits, precision in _PRECISIONS:
         files = {ROWS: _compressed(rows, digits)}
         if arrays:

@@ -77,6 +77,7 @@ class KfacEigenbasis(Experiment):
     chapter = Chapter.NATURAL_GRADIENT
     place = "§4.3.2, figure 4.2"
     claims = claims_of("kfac-eigenbasis")
+    dropped = ("[!0]/correlations-*",)
     scales = {
         "smoke": {"data": "digits", "pixels": 8, "images": 300, "widths": (8, 8, 8, 8), "examples": 40, "updates": 12,
                   "renewal": 6, "every": 3, "shown": 40, "batch": 50},
