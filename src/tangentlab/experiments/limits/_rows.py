@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tangentlab.experiments import Claim, Results, Table
@@ -24,3 +25,8 @@ def cut_short(claims: Sequence[Claim]) -> dict[str, float | str]:
     """The reason why a run that did not come to its end measures nothing, for every claim and precondition."""
     names = [name for claim in claims for name in (claim.id, *(condition.id for condition in claim.requires))]
     return dict.fromkeys(names, "the run was cut short")
+
+
+def mean_of(table: Table, column: str) -> float:
+    """The mean of a column, NaN where a run that was cut short has no rows."""
+    return float(table[column].mean()) if len(table) else math.nan

@@ -99,6 +99,8 @@ class MonomialDegrees(Experiment):
         ):
             rows = results.table("accuracy").rows
             wanted = [row for row in rows if row["k"] == (row["n"] // 2 if choose is None else choose or row["n"])]
+            if not wanted:
+                continue
             sizes = sorted({row["n"] for row in wanted})
             values = torch.tensor([[row["accuracy"] for row in wanted if row["n"] == n] for n in sizes])
             bounds = torch.tensor([[row["bound"] for row in wanted if row["n"] == n] for n in sizes])

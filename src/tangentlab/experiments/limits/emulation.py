@@ -129,7 +129,7 @@ class SGDEmulation(Experiment):
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """All from the log."""
         tables = {name: kept_rows(results, name, seed).rows for name in ("sizes", "batches", "exact")}
-        if not all(tables.values()):
+        if not all(tables.values()) or {row["n"] for row in tables["sizes"]} != set(self.sizes):
             return cut_short(self.claims)
         sizes = tables["sizes"]
         small, large = (next(row for row in sizes if row["n"] == n) for n in (min(self.sizes), max(self.sizes)))

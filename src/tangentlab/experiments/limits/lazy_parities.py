@@ -90,7 +90,7 @@ class LazyParities(Experiment):
     def draw(self, results: Results) -> Iterator[Picture]:
         """Test accuracy over the degree."""
         figure, ((axes,),) = panels()
-        for alpha, color in zip(self.alphas, PALETTE, strict=False):
+        for alpha, color in zip(results.table("accuracy").distinct("alpha"), PALETTE, strict=False):
             band(axes, results.curves("accuracy", "k", "test", alpha=alpha), f"α = {alpha:g}", color=color, marker="o")
         axes.axhline(0.5, color=GRAY, linestyle=":")
         axes.set_xticks(self.degrees)

@@ -114,7 +114,10 @@ class ParityLearners(Experiment):
         names = list(self.learners())
         for family, color, shift in (("products of 2", PALETTE[2], 0.15), ("parities", PALETTE[0], -0.15)):
             for place, name in enumerate(names):
-                values = results.table("accuracy", family=family, learner=name)["accuracy"]
+                rows = results.table("accuracy", family=family, learner=name)
+                if not len(rows):
+                    continue
+                values = rows["accuracy"]
                 row = len(names) - 1 - place + shift
                 axes.plot(values, [row] * len(values), ".", color=color, alpha=0.45)
                 axes.plot([values.mean()], [row], "D", color=color, label=family if not place else None)

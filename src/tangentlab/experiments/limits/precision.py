@@ -9,7 +9,7 @@ import torch
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments.limits._rows import cut_short, kept_rows
+from tangentlab.experiments.limits._rows import cut_short, kept_rows, mean_of
 from tangentlab.figures.style import heatmap, label, panels
 from tangentlab.limits import Descent, EmulatingNetwork, Monomials, Parities, UniformInputs, accuracy, relu_network
 
@@ -109,7 +109,7 @@ class BatchPrecision(Experiment):
             (right, "emulating", "emulating network, parities"),
         ):
             table = results.table("accuracy", network=network)
-            values = [[table.where(batch=b, bits=k)["accuracy"].mean() for b in self.batches] for k in self.bits]
+            values = [[mean_of(table.where(batch=b, bits=k), "accuracy") for b in self.batches] for k in self.bits]
             heatmap(axes, values, "accuracy", vmin=0.45, vmax=1.0, origin="lower")
             axes.set_xticks(range(len(self.batches)), [str(b) for b in self.batches])
             axes.set_yticks(range(len(self.bits)), [str(k) for k in self.bits])

@@ -108,7 +108,7 @@ class CrossPredictabilities(Experiment):
     def draw(self, results: Results) -> Iterator[Picture]:
         """CP over n, and its local exponent."""
         figure, ((left, right),) = panels(2, width=4.6)
-        for number, name in enumerate([*FAMILIES, "communities"]):
+        for number, name in enumerate(results.table("exact").distinct("family")):
             curve = results.curves("exact", "n", "value", family=name)
             style = {"color": PALETTE[number % len(PALETTE)], "linestyle": "-" if number < 8 else "--", "label": name}
             left.plot(curve.x, curve.mean, **style)
