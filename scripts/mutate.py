@@ -35,7 +35,7 @@ from scripts.mutant_figures import PLACE, equivalents, figures, kind_of, table  
 from scripts.mutants import Mutant, mutants_in  # noqa: E402
 
 COPIED = "src tests scripts docs benchmarks examples pyproject.toml README.md DEVELOPERS.md CHANGELOG.md".split()
-PACKAGES = ["engine", "layers", "objects", "optim", "linalg"]
+PACKAGES = ["engine", "layers", "objects", "optim", "linalg", "parallel"]
 TESTS = [
     *(f"tests/{name}" for name in (*PACKAGES, "metrics", "theorems", "linearized", "alignment")),
     *(f"tests/test_{name}.py" for name in ("kernels", "known_mistakes", "representation_tables", "generators")),

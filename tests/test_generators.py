@@ -18,10 +18,12 @@ from tangentlab.engine.likelihood import Binary, Classification, LogSoftmax, Reg
 from tangentlab.engine.weightings import MonteCarlo, RandomSigns, SignedRoots
 from tangentlab.linearized import add_corner_patch, anisotropy_directions, direction_dataset, eigenfunctions, eigenpairs
 from tangentlab.linearized.groups import Groups
+from tangentlab.linearized.quadratic import QuadraticModel
 from tangentlab.models import init
 from tangentlab.objects.fmat_implicit import FMatImplicit
 from tangentlab.objects.fvector import FVector
 from tangentlab.recorder import probes
+from tests.limits.generators import CALLS as OF_LIMITS
 
 PACKAGE = Path(tl.__file__).parent
 
@@ -79,6 +81,13 @@ def eigenfunction_parts(method: str, **options: Any) -> Callable[[Generator], An
 
 def rows_of_recorder(g: Generator) -> Any:
     return probes.Probe.of("train", (points(), points()), 20, g).batch
+
+
+def uniform_model() -> QuadraticModel:
+    """Nine of ten modes have one eigenvalue."""
+    features = torch.eye(10, dtype=torch.float64)
+    features[0, 0] = 2
+    return QuadraticModel.of(features, torch.ones(10, dtype=torch.float64), 0.1)
 
 
 def layer_weight(g: Generator) -> Tensor:
@@ -151,6 +160,7 @@ CALLS: dict[str, Callable[[Generator], Any]] = {
     "linearized.eigenfunctions.eigenfunctions in memory": lambda g: eigenfunctions_in_memory(g),
     "kernels.eigenpairs.gram_eigenpairs": lambda g: small(lambda: eigenpairs.gram_eigenpairs(MATRIX, 2, generator=g)),
     "kernels.eigenpairs.product_eigenpairs": lambda g: eigenpairs.product_eigenpairs(kernel(), 3, g),
+    "linearized.quadratic.QuadraticModel.turned": lambda g: uniform_model().turned(g).basis,
     "linearized.groups.Groups.balanced": lambda g: Groups({"even": torch.arange(0, 40, 2)}).balanced(9, g).rows,
     "linearized.spurious.add_corner_patch": lambda g: (
         add_corner_patch(two_classes(), two_classes(), 0.7, g, pixels=3)[0].inputs
@@ -178,6 +188,7 @@ CALLS: dict[str, Callable[[Generator], Any]] = {
         tl.fisher_eigenpairs(network(), points(), 3, method="lanczos", generator=g).vectors.flat
     ),
     "objects.pvector.PVector.random_unit": lambda g: tl.PVector.random_unit(network(), generator=g).flat,
+    **OF_LIMITS,
 }
 
 
@@ -260,7 +271,7 @@ def test_every_public_function_with_a_generator_is_among_them():
             private = any(part.startswith("_") for part in name.split("."))
             if "generator" in names and not private:
                 found.add(name)
-    behind = ("experiments.", "engine.")  # called by the others
+    behind = ("experiments.", "engine.", "testing.")  # called by the others, or for tests
     assert {name for name in found if not name.startswith(behind)} <= {name.split(" ")[0] for name in CALLS} <= found
 
 

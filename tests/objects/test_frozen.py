@@ -319,7 +319,7 @@ def test_one_operation_goes_through_the_model_once_however_many_products_it_take
     matrix = WITHOUT_STORE[kind][0](net, batch)
     before = net.count.forwards
     OPERATIONS[name](matrix, net)
-    assert net.count.forwards - before <= 3  # a forward, its twin on fewer examples, and the proof
+    assert net.count.forwards - before <= 4  # a forward, its twins on the first and on the last examples, and the proof
 
 
 def test_a_preconditioner_is_frozen_for_the_whole_solve() -> None:
@@ -327,7 +327,7 @@ def test_a_preconditioner_is_frozen_for_the_whole_solve() -> None:
     matrix, other = (WITHOUT_STORE[kind][0](net, batch) for kind in ("FIM", "empirical"))
     before = net.count.forwards
     matrix.solve_cg(pvector(net, 1), 0.1, preconditioner=other)
-    assert net.count.forwards - before <= 6
+    assert net.count.forwards - before <= 8
 
 
 def test_steps_with_an_implicit_kernel_go_on_from_one_graph() -> None:

@@ -50,7 +50,7 @@ class Descent(Learner):
     """Gradient descent on a network, with what may be taken from it.
 
     Attributes:
-        model: makes the network for n coordinates; drawn anew for every function.
+        model: makes the network for n coordinates, anew for every function; torch's layers draw from its global generator.
         steps: T.
         rate: gamma.
         batch: fresh samples per step; None for the gradient of the whole population.

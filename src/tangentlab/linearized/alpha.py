@@ -115,11 +115,11 @@ def _without_chance(call: Callable[[], Tensor]) -> Tensor:
     try:
         return without_chance(call)
     except ModelError as error:
-        raise ModelError(f"F0 + alpha (f - f0) is not defined for this network. {error}") from None
+        raise ModelError(f"f0 + alpha (f - f0) is not defined for this network. {error}") from None
 
 
 def _refuse_train_mode(model: nn.Module) -> None:
     try:
         refuse_modes(model)
     except ModelError as error:
-        raise ModelError(f"F0 + alpha (f - f0) is not defined for this network: {error}") from None
+        raise ModelError(f"f0 + alpha (f - f0) is not defined for this network: {error}") from None
