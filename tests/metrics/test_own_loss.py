@@ -283,7 +283,7 @@ def test_expectations_over_labels_do_not_look_at_padding() -> None:
 @pytest.mark.parametrize("factory", [tl.FIM, tl.FIM_MonteCarlo], ids=["exact", "sampled"])
 def test_a_loss_has_no_distribution_of_labels(factory: Callable[..., Any]) -> None:
     model, batch = made("next token")
-    with pytest.raises(InputError, match="a loss is no distribution of labels: name the likelihood"):
+    with pytest.raises(InputError, match="a loss is not a distribution of labels: name the likelihood"):
         factory(model, batch, likelihood="model")
 
 

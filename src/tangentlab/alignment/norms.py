@@ -36,7 +36,7 @@ def distance_from_initialization(model: nn.Module, initial: nn.Module) -> float:
     other = [n for n, p in trained.items() if n not in starts or starts[n].shape != p.shape]
     if other or not trained:
         raise InputError(
-            f"The argument initial is no earlier copy of model: {', '.join(other[:5]) or 'nothing'} to be compared."
+            f"The argument initial is not an earlier copy of the model: {', '.join(other[:5]) or 'nothing'} to be compared."
         )
     moved = [(parameter - starts[name]).detach().double().norm() for name, parameter in trained.items()]
     return float(torch.stack(moved).norm())
@@ -154,7 +154,7 @@ def _require_chain(model: nn.Module) -> None:
         known = isinstance(module, _LAYERS + _WITHOUT_WEIGHTS)
         if not known and (any(True for _ in module.parameters(recurse=False)) or not any(module.children())):
             raise StructureError(
-                f"{type(module).__name__} {name!r} is no linear layer, convolution, ReLU or pooling: norm measures are not "
+                f"{type(module).__name__} {name!r} is not a linear layer, convolution, ReLU or pooling: norm measures are not "
                 "defined for it."
             )
 

@@ -1,4 +1,4 @@
-"""Committing desk results: `python -m tangentlab.bench.publish RUN ...` copies what belongs into the repository.
+"""Committing desk results: `python -m tangentlab.bench.publish RUN ...` copies what belongs in the repository.
 
 Claims, figures, config and compressed metrics of complete desk runs go to `results/desk/<experiment>/`; then
 `docs/claims.md` is made again from everything that lies there.

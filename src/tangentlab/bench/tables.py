@@ -38,7 +38,7 @@ def read_claims(file: Path) -> tuple[Claim, ...]:
         conditions = {row["id"]: _precondition(row) for row in content.get("preconditions", [])}
         return tuple(_claim(row, conditions) for row in content["claims"])
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SettingError(f"{file} is no table of claims: {error!r}.") from error
+        raise SettingError(f"{file} is not a table of claims: {error!r}.") from error
 
 
 def _precondition(row: dict[str, Any]) -> Precondition:

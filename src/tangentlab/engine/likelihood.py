@@ -312,7 +312,7 @@ def likelihood_of(likelihood: str | Likelihood) -> Likelihood:
         return likelihood
     if likelihood == OWN:
         raise InputError(
-            f"{OWN!r} stands for a loss that is read from the model's output, and a loss is no distribution of labels: name "
+            f"{OWN!r} stands for a loss that is read from the model's output, and a loss is not a distribution of labels: name "
             "the likelihood, or take FIM_Empirical, GradientCovariance, GGN or Hessian."
         )
     if likelihood not in _BY_NAME:

@@ -156,7 +156,7 @@ def _own_loss(network: Network, data: Batches, of_outputs: bool) -> tuple[Networ
     if of_outputs:
         raise ModelError(
             f"A Gauss-Newton matrix needs the loss as a function of the outputs, and the own loss of "
-            f"{type(network.model).__name__} is no known mean over its logits: pass loss=callable(outputs, targets)."
+            f"{type(network.model).__name__} is not a known mean over its logits: pass loss=callable(outputs, targets)."
         )
     return replace(network, forward=_OneByOne(ask)), ReadLoss()
 

@@ -246,7 +246,7 @@ class ConvexLoss(Weighting):
 
     H_n comes from two backward passes through the loss alone; the columns of a root of it are the cotangents, so every
     representation follows from them as for a Fisher matrix. One row per output. A loss that is not convex in the outputs is
-    refused: its Gauss-Newton matrix is no second moment.
+    refused: its Gauss-Newton matrix is not a second moment.
     """
 
     name = "generalized Gauss-Newton"

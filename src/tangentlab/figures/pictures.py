@@ -67,4 +67,4 @@ def _index(folder: Path) -> list[dict[str, str]]:
             text = file.read_text(encoding="utf-8") if file.exists() else "[]"
         return [{"name": str(entry["name"]), "caption": str(entry["caption"])} for entry in json.loads(text)]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise InputError(f"{file} is no index of pictures: draw into another folder.") from None
+        raise InputError(f"{file} is not an index of pictures: draw into another folder.") from None

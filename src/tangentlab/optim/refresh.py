@@ -68,7 +68,7 @@ def refresh_sides(sides: Sequence[RunningSide], method: str, processes: Processe
 
 
 def _jobs(side: RunningSide) -> list[Job]:
-    """What has to be decomposed; a thin basis is no start for a full one."""
+    """What has to be decomposed; a thin basis cannot start a full one."""
     assert side.statistic is not None
     stacks = side.statistic.stacks()
     bases = side.basis.stacks() if side.basis is not None else [None] * len(stacks)

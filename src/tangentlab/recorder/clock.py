@@ -11,7 +11,7 @@ import torch
 
 
 def now() -> float:
-    """Seconds of the wall, with the work of an accelerator done."""
+    """Wall-clock seconds, with the accelerator's work finished."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -152,7 +152,7 @@ def measures_of(chosen: Any) -> dict[str, Measure]:
             found[one] = NAMED[one]
         elif one != "complexity":
             raise InputError(
-                f"{one!r} is no measure: take {', '.join((*NAMED, 'complexity'))}, or a function of a View."
+                f"{one!r} is not a measure: use {', '.join((*NAMED, 'complexity'))}, or a function of a View."
             )
     return found
 

@@ -116,7 +116,7 @@ class DepthHierarchy(MixtureSetting):
     seeds = {"smoke": 1, "desk": 3, "paper": 3}
     minutes = {"smoke": 0.1, "desk": 20, "paper": 60}
     notes = {
-        "desk": "as in the paper, with kernels at fewer steps. The paper tells neither the depths nor the length of the "
+        "desk": "as in the paper, with kernels at fewer steps. The paper gives neither the depths nor the length of the "
         "training; here 3, 5, 7 and 9 hidden layers, and 6,000 steps, since nine layers have learned little after 2,000. "
         "Their ratio is still high at the end, so that how long it stays high is cut off.",
     }

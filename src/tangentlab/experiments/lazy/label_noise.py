@@ -44,7 +44,7 @@ class LazyLabelNoise(TwoAlphas):
         "desk": "ResNet18 with 16 to 128 channels without normalization on 2,500 CIFAR-10 images of 16 x 16 pixels; the seeds "
         "(start and order of minibatches) are those of figure C.2. Training ends at a loss of 0.05 on clean examples, and with "
         "alpha = 100 after 5 times as many updates at the latest.",
-        "paper": "the paper tells neither image size nor augmentation (none here) nor the length of the trainings.",
+        "paper": "the paper gives neither image size nor augmentation (none here) nor the length of training.",
     }
 
     noise: float = 0.15

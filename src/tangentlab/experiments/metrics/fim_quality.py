@@ -63,7 +63,7 @@ class FimQuality(ResidualSetting):
         "pixels stands for ResNet50 on TinyImageNet; the Fisher matrix is that of 300 test images. The network has no "
         "batch norm, whose parameters have no Kronecker structure; its convolutions have biases instead. BlockDiag is "
         "left out: one block would take 5.5 GB.",
-        "paper": "the paper tells neither optimizer nor training points nor how many images its Fisher matrix has. "
+        "paper": "the paper gives neither the optimizer nor the training points nor the number of images in its Fisher matrix. "
         "ResNet50 is taken without batch norm, whose parameters have no Kronecker structure, with the initialization "
         "of appendix A.3 (24 million parameters). BlockDiag does not fit.",
     }

@@ -111,7 +111,7 @@ class NTKEvolution(ResidualSetting):
     notes = {
         "desk": "a residual network of 6 blocks with 16 to 64 channels (175,258 parameters) on CIFAR-10 at 16 x 16 "
         "pixels stands for ResNet50 on TinyImageNet; the two classes are automobile and horse.",
-        "paper": "the paper tells neither optimizer nor training points nor which two classes it shows.",
+        "paper": "the paper gives neither the optimizer nor the training points nor the two classes it shows.",
     }
 
     images: int = 20_000

@@ -181,7 +181,7 @@ class Vgg11Optimizers(ConvolutionalRace):
     claims = claims_of("vgg11-optimizers")
     scales = {"smoke": _SMOKE, "paper": _PAPER}
     minutes = {"smoke": 0.3, "desk": 60, "paper": 100_000}
-    notes = {"desk": _DESK, "paper": "the paper tells neither epochs nor grids."}
+    notes = {"desk": _DESK, "paper": "the paper gives neither epochs nor grids."}
     family = ("ekfac", "ekfac-ra", "kfac")
     rivals = ("sgd", "sgd-bn", "adam", "soap")
     seconds_per_update = 0.13
@@ -205,7 +205,7 @@ class Resnet34Optimizers(ConvolutionalRace):
     minutes = {"smoke": 0.5, "desk": 60, "paper": 300_000}
     notes = {
         "desk": f"{_DESK} As in the figure, of the two EKFACs only EKFAC-ra.",
-        "paper": "the paper tells neither epochs nor grids.",
+        "paper": "the paper gives neither epochs nor grids.",
     }
     family = ("ekfac-ra", "kfac")
     rivals = ("sgd-bn", "adam", "soap")

@@ -89,7 +89,7 @@ class KfacEigenbasis(Experiment):
         "desk": "the paper does not tell the widths; here four layers of 20 on MNIST at 14 x 14 pixels. The exact matrix "
         "is that of 500 training images. As few examples show correlations of 0.1 between unrelated components; those in "
         "the eigenbasis are not larger than that, those of the parameters 1.4 times.",
-        "paper": "the paper tells neither widths, optimizer nor the images that its matrix is computed on.",
+        "paper": "the paper gives neither the widths nor the optimizer nor the images on which its matrix is computed.",
     }
 
     data: Literal["digits", "mnist"] = "mnist"

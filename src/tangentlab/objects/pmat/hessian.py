@@ -32,7 +32,7 @@ class PMatImplicitHessian(PMat):
 
     @classmethod
     def from_rows(cls, rows: Rows) -> PMat:
-        """A Hessian is no second moment of gradients."""
+        """A Hessian is not a second moment of gradients."""
         raise StructureError("PMatImplicitHessian is what Hessian(..., representation=PMatImplicit) returns.")
 
     @classmethod

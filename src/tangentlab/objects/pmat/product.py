@@ -17,7 +17,7 @@ from tangentlab.objects.storage import Storable
 class PMatProduct(Storable):
     """The map v -> F (G (... v)) on parameter space, kept as it is written.
 
-    It is no PMat: spectra, solves and samples of a PMat assume symmetry. `tensor()` is the matrix, `T` the transposed map.
+    It is not a PMat: spectra, solves and samples of a PMat assume symmetry. `tensor()` is the matrix, `T` the transposed map.
     Memory: that of the factors. Product: one product with each of them.
     """
 
