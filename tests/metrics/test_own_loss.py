@@ -216,7 +216,7 @@ def test_losses_of_known_form_have_kronecker_factors_and_gauss_newton_matrices(c
 @pytest.mark.parametrize("case", list(UNKNOWN))
 def test_a_gauss_newton_matrix_of_a_loss_of_unknown_form_is_refused(case: str) -> None:
     model, batch = made(case)
-    with pytest.raises(ModelError, match=r"no known mean over its logits: pass loss=callable"):
+    with pytest.raises(ModelError, match=r"not a known mean over its logits: pass loss=callable"):
         tl.GGN(model, batch, loss="model")
 
 

@@ -183,7 +183,7 @@ class PushForwardImplicit(_ImplicitMap, PushForward):
         linears = self._rows.linearizations("products")
         batches = [torch.stack([linear.jvp(x).flatten(1).t() for x in vectors]) for linear in linears]
         if len({part.shape[1] for part in batches}) > 1:
-            raise InputError("The number of outputs changes from batch to batch, so the image is no FVector.")
+            raise InputError("The number of outputs changes from batch to batch, so the image is not an FVector.")
         images = torch.cat(batches, -1)
         return FVector(images.reshape(*v.flat.shape[:-1], *images.shape[1:]))
 
