@@ -7,7 +7,7 @@ import torch
 
 from tangentlab.errors import InputError
 from tangentlab.recorder import TangentRecorder
-from tangentlab.recorder.budget import Budget, Cost, Size, ladder
+from tangentlab.recorder.budget import Budget, Size, SnapshotCost, ladder
 from tangentlab.recorder.clock import Clock
 from tests.recorder.trainings import dense, digits_like
 
@@ -141,7 +141,7 @@ def test_a_smaller_snapshot_is_a_part_of_the_larger_one():
 
 def test_costs_are_scaled_by_the_plan_and_the_rest_by_the_examples():
     budget = Budget(0.1, 0.0)
-    budget.cost = Cost(Size(100, 10), kernels=8.0, rest=2.0)
+    budget.cost = SnapshotCost(Size(100, 10), kernels=8.0, rest=2.0)
     planned = {Size(100, 10): 4.0, Size(50, 5): 0.5}
     assert budget.predicted(Size(50, 5), planned.__getitem__) == 8.0 / 8 + 1.0
     assert budget.predicted(Size(100, 10), planned.__getitem__) == 10.0
@@ -151,7 +151,7 @@ def test_a_budget_goes_on_after_a_checkpoint():
     budget = Budget(0.1, 0.0)
     budget.lap(2.0)
     budget.lap(4.0)
-    budget.spent, budget.cost = 0.5, Cost(Size(9, 2), 1.0, 0.25)
+    budget.spent, budget.cost = 0.5, SnapshotCost(Size(9, 2), 1.0, 0.25)
     other = Budget(0.1, 0.0)
     other.load_state_dict(budget.state_dict())
     assert other.allowance(2, 10, 3) == budget.allowance(2, 10, 3) == pytest.approx((0.1 * (6 + 8 * 3) - 0.5) / 3)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tangentlab.recorder import Recording, TangentRecorder
-from tangentlab.recorder.changes import Change, change_of, problems
+from tangentlab.recorder.changes import MeasureChange, change_of, problems
 from tests.recorder.trainings import STEADY, convolutional, digits_like, probes, train
 
 NAN = float("nan")
@@ -49,7 +49,7 @@ def recording(values: list[float | None], failing: dict[int, dict[str, str]] | N
 )
 def test_only_the_first_and_the_last_snapshot_are_compared(values, first, last, remark) -> None:
     found = change_of(recording(values), "p/cka")
-    assert isinstance(found, Change) and found.remark == remark
+    assert isinstance(found, MeasureChange) and found.remark == remark
     np.testing.assert_equal([found.first, found.last], [first, last])
 
 

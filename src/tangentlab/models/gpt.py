@@ -29,7 +29,7 @@ class CausalSelfAttention(nn.Module):
         return self.projection(mixed.transpose(1, 2).flatten(2))
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Pre-norm transformer block: `x + attention(norm(x))`, then `x + mlp(norm(x))`."""
 
     def __init__(self, width: int, n_heads: int) -> None:
@@ -84,7 +84,7 @@ class GPT(nn.Module):
         self.context, self.pooled = context, n_classes is not None
         self.token = nn.Embedding(vocab_size, width)
         self.position = nn.Embedding(context, width)
-        self.blocks = nn.Sequential(*(Block(width, n_heads) for _ in range(n_layers)))
+        self.blocks = nn.Sequential(*(TransformerBlock(width, n_heads) for _ in range(n_layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocab_size, bias=False) if n_classes is None else nn.Linear(width, n_classes)
         if tied:

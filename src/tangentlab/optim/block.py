@@ -57,7 +57,7 @@ class BlockOptions:
     thin: bool = False
 
 
-class Block:
+class LayerBlock:
     """Second moments, basis and scale of one parameter group; gradients are matrices (groups, rows, columns).
 
     Args:

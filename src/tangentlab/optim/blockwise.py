@@ -15,7 +15,7 @@ from tangentlab.errors import InputError, ModelError
 from tangentlab.layers import Matrix, OuterSum
 from tangentlab.objects.pmat import PMatEKFAC, PMatKFAC
 from tangentlab.objects.pmat.kronecker import KronBlock
-from tangentlab.optim.block import Block, BlockOptions
+from tangentlab.optim.block import BlockOptions, LayerBlock
 from tangentlab.optim.method import Gradients
 from tangentlab.optim.preconditioner import Preconditioner
 from tangentlab.optim.refresh import refresh_sides
@@ -26,7 +26,7 @@ from tangentlab.optim.thin import RunningThin
 
 
 class BlockPreconditioner(Preconditioner):
-    """One `Block` per parameter group, with the periods, averages and options that all variants share.
+    """One `LayerBlock` per parameter group, with the periods, averages and options that all variants share.
 
     Args:
         model: the network.
@@ -80,7 +80,7 @@ class BlockPreconditioner(Preconditioner):
         self.refresh, self.eigh_every, self.order, self.sua = refresh, eigh_every, order, sua
         self.factor_limit, self.block_limit = factor_limit, block_limit
         self.refreshes, self._due = 0, (1.0, 1.0)
-        self.blocks: dict[Group, Block] = {}
+        self.blocks: dict[Group, LayerBlock] = {}
         super().__init__(model, **options)
         self.blocks = {group: self._block(group, group.sites[0].matrix) for group in self.groups}
 
@@ -100,13 +100,13 @@ class BlockPreconditioner(Preconditioner):
             )
         return ""
 
-    def _block(self, group: Group, matrix: Matrix) -> Block:
+    def _block(self, group: Group, matrix: Matrix) -> LayerBlock:
         parameters = [self.parameters[name] for name in group.names]
         size, several = sum(p.numel() for p in parameters), len(parameters) > 1
         options = self.block_options
         if options.rowwise or (several and not matrix.structured):
             options, matrix, several = replace(options, rowwise=True), Matrix.vector(size), False
-        return Block(group, parameters, matrix, *self._sides(matrix, bias=several), options)
+        return LayerBlock(group, parameters, matrix, *self._sides(matrix, bias=several), options)
 
     def _sides(self, matrix: Matrix, bias: bool) -> tuple[RunningSide, RunningSide]:
         _, rows, columns = matrix.shape
@@ -166,7 +166,7 @@ class BlockPreconditioner(Preconditioner):
     def _finite(self) -> bool:
         return all(block.collected_is_finite() for block in self.blocks.values())
 
-    def _present(self) -> list[Block]:
+    def _present(self) -> list[LayerBlock]:
         """Blocks of which this step has seen something, in any process."""
         blocks = [self.blocks[group] for group in self.groups]
         seen = self.processes.totals([float(block.seen) for block in blocks])
@@ -196,7 +196,7 @@ class BlockPreconditioner(Preconditioner):
         if self.block_options.scale == "per_example":
             self._rescale(present, gain, examples)
 
-    def _measure(self, blocks: Sequence[Block], gain: float, examples: float) -> None:
+    def _measure(self, blocks: Sequence[LayerBlock], gain: float, examples: float) -> None:
         if not self.block_options.factors or not blocks:
             return
         decay = value_at(self.factor_decay, self.steps)
@@ -205,7 +205,7 @@ class BlockPreconditioner(Preconditioner):
         for block, rows in zip(blocks, counts, strict=True):
             block.update_factors(examples, rows, decay)
 
-    def _refresh(self, blocks: Sequence[Block]) -> None:
+    def _refresh(self, blocks: Sequence[LayerBlock]) -> None:
         if not blocks:
             return
         if self.block_options.inverse == "cholesky":
@@ -219,7 +219,7 @@ class BlockPreconditioner(Preconditioner):
             block.rebase(bases)
         self.refreshes += 1
 
-    def _rescale(self, blocks: Sequence[Block], gain: float, examples: float) -> None:
+    def _rescale(self, blocks: Sequence[LayerBlock], gain: float, examples: float) -> None:
         decay = value_at(self.scale_decay, self.steps)
         self.processes.sum_(*(block.square_sums(gain) for block in blocks))
         for block in blocks:

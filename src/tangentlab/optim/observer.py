@@ -23,8 +23,8 @@ from tangentlab.engine.capture import history_keeper
 from tangentlab.engine.groups import Group, Site, local_parameter
 from tangentlab.layers.registry import Inputs, Part, Report
 from tangentlab.optim.leaves import Leaves, will_accumulate
-from tangentlab.optim.rows import Rows, couples_examples, meet_other_examples
-from tangentlab.optim.sums import Use, example_axis, use_of
+from tangentlab.optim.rows import ExampleRows, couples_examples, meet_other_examples
+from tangentlab.optim.sums import ObservedUse, example_axis, use_of
 from tangentlab.optim.watch import LoopWatch
 
 
@@ -80,7 +80,7 @@ class Seen:
     modes: set[bool]
 
 
-class Observer:
+class PassObserver:
     """Hooks on a model and on the modules of its parameter groups.
 
     Args:
@@ -200,7 +200,7 @@ class Observer:
         """Ask, once for every layer, whether its rows are the examples that they seem to be."""
         assert self._current is not None
         asked = [
-            (call.group, Rows(call.edge, call.output_shape, place))
+            (call.group, ExampleRows(call.edge, call.output_shape, place))
             for call in self._current.calls
             if call.edge is not None and (place := self._open_place(call)) is not None
         ]
@@ -316,7 +316,7 @@ class Observer:
         self.leaves.touched = False
         return Seen(examples, calls, {call.origin.training for call in arrived})
 
-    def uses(self, calls: Sequence[SeenCall], examples: int, dtype: torch.dtype, drawn: bool) -> list[Use]:
+    def uses(self, calls: Sequence[SeenCall], examples: int, dtype: torch.dtype, drawn: bool) -> list[ObservedUse]:
         """Calls as (N, ...) inputs and (K, N, ...) gradients: of the loss, or those that were drawn."""
         result = []
         for call in calls:

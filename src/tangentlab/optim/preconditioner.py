@@ -18,7 +18,7 @@ from tangentlab.optim.clipping import Clipping
 from tangentlab.optim.curvature import Curvature
 from tangentlab.optim.damping import AdaptiveDamping
 from tangentlab.optim.method import Gradients, Method
-from tangentlab.optim.observer import Observer, Pass
+from tangentlab.optim.observer import Pass, PassObserver
 from tangentlab.optim.options import NamedOptions, require_model
 from tangentlab.optim.reduction import check_reduction, gain_of
 from tangentlab.optim.report import Report, Treatment, shortfall
@@ -106,7 +106,7 @@ class Preconditioner(NamedOptions, Method):
             require_overlap(lr, treated)
         self.watch = LoopWatch(self.model, treated)
         me = weakref.proxy(self)  # a preconditioner that nobody holds takes its hooks off the model
-        self.observer = Observer(
+        self.observer = PassObserver(
             self.model,
             self.groups,
             self.parameters,

@@ -23,7 +23,7 @@ SMALL = 1e-6
 
 
 @dataclass(frozen=True)
-class Rows:
+class ExampleRows:
     """An intermediate value: where its gradient can be read, its shape, and the axis that looks like the examples'."""
 
     edge: GradientEdge
@@ -36,7 +36,7 @@ def couples_examples(model: nn.Module) -> bool:
     return any(map(mixes_examples, model.modules()))
 
 
-def meet_other_examples(output: Any, asked: Sequence[Rows], examples: int, axis: int) -> list[bool]:
+def meet_other_examples(output: Any, asked: Sequence[ExampleRows], examples: int, axis: int) -> list[bool]:
     """Whether rows of intermediate values meet outputs of other examples than their own.
 
     Cost: two backward passes down to these values, without gradients of parameters.

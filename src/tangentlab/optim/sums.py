@@ -18,7 +18,7 @@ CELLS = 1 << 24
 
 
 @dataclass(frozen=True)
-class Use:
+class ObservedUse:
     """One call of one site: inputs (N, ...) and output-gradients (K, N, ...); rows that are no examples count as such."""
 
     site: Site
@@ -41,7 +41,7 @@ class Use:
 class Sample:
     """All uses of one group on the same examples: their gradients add up, cross terms included."""
 
-    uses: tuple[Use, ...]
+    uses: tuple[ObservedUse, ...]
 
     @property
     def examples(self) -> int:
@@ -70,7 +70,7 @@ class Sample:
         return groups * one.positions * (one.outputs * rows + columns)
 
 
-def samples_of(uses: Sequence[Use]) -> list[Sample]:
+def samples_of(uses: Sequence[ObservedUse]) -> list[Sample]:
     """Uses with the examples of the batch are one sample; calls on something else stand alone."""
     whole = tuple(use for use in uses if use.by_example)
     rest = [Sample((use,)) for use in uses if not use.by_example]
@@ -97,7 +97,7 @@ def example_axis(site: Site, inputs: Inputs, examples: int, axis: int) -> int | 
 
 def use_of(
     site: Site, inputs: Inputs, grads: Tensor, place: int | None, dtype: torch.dtype, part: Part | None = None
-) -> Use:
+) -> ObservedUse:
     """Bring one call to inputs (N, ...) and output-gradients (K, N, ...), given grads (K, *output shape).
 
     Args:
@@ -110,4 +110,4 @@ def use_of(
     else:
         axis = WHOLE if rule.ndim(site.module) == inputs[0].ndim + 1 else 0
     inputs, grads = rule.by_example(site.module, as_type(inputs, dtype), grads.to(dtype), axis)
-    return Use(site, inputs, grads, place is not None, part)
+    return ObservedUse(site, inputs, grads, place is not None, part)

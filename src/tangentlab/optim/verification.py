@@ -11,7 +11,7 @@ from torch import Tensor
 from tangentlab.engine.groups import Group
 from tangentlab.layers import OuterSum
 from tangentlab.layers.lookup import LookupSum
-from tangentlab.optim.observer import Observer, SeenCall
+from tangentlab.optim.observer import PassObserver, SeenCall
 from tangentlab.optim.sums import Sample
 from tangentlab.parallel.processes import Processes
 
@@ -39,7 +39,7 @@ class Brought:
     through: Tensor | None
 
 
-def brought_to(groups: Sequence[Group], observer: Observer) -> dict[Group, list[Brought]]:
+def brought_to(groups: Sequence[Group], observer: PassObserver) -> dict[Group, list[Brought]]:
     """What backward brought to every parameter; to those that were not followed, the gradient that is there.
 
     Hooks on a parameter stand between the model's outputs and its gradient: then nothing can be told apart.

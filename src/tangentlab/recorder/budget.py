@@ -61,7 +61,7 @@ def ladder(largest: Size) -> list[Size]:
 
 
 @dataclass(frozen=True)
-class Cost:
+class SnapshotCost:
     """Measured seconds of a snapshot: of its kernels, and of the rest, which grows with the examples."""
 
     size: Size
@@ -83,7 +83,7 @@ class Budget:
             )
         self.share, self.free_seconds = share, free_seconds
         self.training = self.spent = 0.0
-        self.cost: Cost | None = None
+        self.cost: SnapshotCost | None = None
         self._laps: deque[float] = deque(maxlen=50)
         self._since = 0.0
 
@@ -149,7 +149,7 @@ class Budget:
         self.training, self.spent = state["training"], state["spent"]
         self._laps = deque(state["laps"], maxlen=50)
         found = state["cost"]
-        self.cost = None if found is None else Cost(Size(*found[:2]), *found[2:])
+        self.cost = None if found is None else SnapshotCost(Size(*found[:2]), *found[2:])
 
     def _cost(self) -> tuple[float, float]:
         assert self.cost is not None

@@ -28,7 +28,7 @@ STEPS_LISTED = 8
 
 
 @dataclass(frozen=True)
-class Change:
+class MeasureChange:
     """A quantity at the first and at the last snapshot, None where it is missing; the remark says since when."""
 
     first: float | None
@@ -36,7 +36,7 @@ class Change:
     remark: str = ""
 
 
-def change_table(recording: Recording) -> list[tuple[str, list[Change | None]]]:
+def change_table(recording: Recording) -> list[tuple[str, list[MeasureChange | None]]]:
     """(quantity, change per probe) of what was recorded; None where a probe never had it."""
     table = []
     for key, text in TABLE:
@@ -46,7 +46,7 @@ def change_table(recording: Recording) -> list[tuple[str, list[Change | None]]]:
     return table
 
 
-def change_of(recording: Recording, name: str) -> Change | None:
+def change_of(recording: Recording, name: str) -> MeasureChange | None:
     """From the first snapshot to the last and to no other: a value that one of them lacks is not replaced by another's."""
     steps, values = [row["step"] for row in recording.snapshots], recording.track(name)
     if all(value is None for value in values):
@@ -59,7 +59,7 @@ def change_of(recording: Recording, name: str) -> Change | None:
         what = "missing" if values[-1] is None else "not a number"
         last = f"{number(values[known[-1]], 3)} at step {steps[known[-1]]:,}"
         remarks.append(f"{what} since step {steps[known[-1] + 1]:,}; {last}")
-    return Change(values[0], values[-1], "; ".join(remarks))
+    return MeasureChange(values[0], values[-1], "; ".join(remarks))
 
 
 def problems(recording: Recording) -> list[tuple[str, str, str]]:

@@ -16,7 +16,7 @@ from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.network import Network, Options, require_module
 from tangentlab.engine.planner import plan
 from tangentlab.errors import InputError, TangentlabError
-from tangentlab.recorder.budget import Cost, Size
+from tangentlab.recorder.budget import Size, SnapshotCost
 from tangentlab.recorder.clock import Clock
 from tangentlab.recorder.isolation import undisturbed
 from tangentlab.recorder.likelihoods import guessed, loss_for
@@ -38,13 +38,13 @@ class Sight:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> SnapshotCost:
         """The seconds as the budget needs them."""
         kernels = self.seconds.get("kernels", 0.0)
-        return Cost(self.size, kernels, sum(self.seconds.values()) - kernels)
+        return SnapshotCost(self.size, kernels, sum(self.seconds.values()) - kernels)
 
 
-class Observer:
+class TrainingObserver:
     """Looks at a model through probes without leaving a trace.
 
     Args:

@@ -25,7 +25,7 @@ from tangentlab.recorder.isolation import unwrapped
 from tangentlab.recorder.ledger import Ledger
 from tangentlab.recorder.likelihoods import classes_last
 from tangentlab.recorder.measures import DEFAULT, Measure, measures_of
-from tangentlab.recorder.observer import Observer, check_model
+from tangentlab.recorder.observer import TrainingObserver, check_model
 from tangentlab.recorder.planning import Course, choose_size
 from tangentlab.recorder.probes import make_probes
 from tangentlab.recorder.recording import Recording
@@ -111,7 +111,7 @@ class TangentRecorder:
         kind, options["function"] = classes_last(likelihood, options.get("function"))
         options.setdefault("progress", False)
         found = make_probes(probes, largest.examples, seed)
-        self._observer = Observer(model, options, found, measures_of(chosen), largest, seed, kind)
+        self._observer = TrainingObserver(model, options, found, measures_of(chosen), largest, seed, kind)
         self.size = self._observer.largest
         self._ledger = Ledger(tensorboard)
         self._clock = clock

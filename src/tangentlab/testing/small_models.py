@@ -22,7 +22,7 @@ class Kron:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ModelRecipe:
     """How to build a model and its inputs, and its Kronecker layers; parameters outside them have no such structure."""
 
     build: Callable[[], nn.Module]
@@ -124,19 +124,19 @@ _MLP = (Kron("0.weight", "0.bias", ("0",)), Kron("2.weight", "2.bias", ("2",)))
 _LAST = Kron("last.weight", "last.bias", ("last",))
 
 RECIPES = {
-    "mlp": Recipe(mlp, gaussian(3), _MLP),
-    "grouped convolution": Recipe(
+    "mlp": ModelRecipe(mlp, gaussian(3), _MLP),
+    "grouped convolution": ModelRecipe(
         grouped_convolution,
         gaussian(2, 3, 4),
         tuple(Kron(f"{layer}.weight", f"{layer}.bias", (layer,)) for layer in "035"),
     ),
-    "norms": Recipe(
+    "norms": ModelRecipe(
         norms, gaussian(3), (Kron("0.weight", "0.bias", ("0",)), Kron("4.weight", None, ("4",))), all_kron=False
     ),
-    "embedding": Recipe(
+    "embedding": ModelRecipe(
         lambda: Branches(nn.Embedding(5, 3, padding_idx=0), 3), tokens, (Kron("first.weight", None, ("first",)), _LAST)
     ),
-    "tied weights": Recipe(
+    "tied weights": ModelRecipe(
         Tied,
         gaussian(3),
         (
@@ -146,13 +146,13 @@ RECIPES = {
             _LAST,
         ),
     ),
-    "sequence": Recipe(
+    "sequence": ModelRecipe(
         lambda: Branches(nn.Linear(3, 4), 4), gaussian(5, 3), (Kron("first.weight", "first.bias", ("first",)), _LAST)
     ),
-    "wide": Recipe(wide, gaussian(16), _MLP),
-    "frozen bias": Recipe(frozen_bias, gaussian(3), (Kron("0.weight", None, ("0",)), _MLP[1])),
-    "bias first": Recipe(bias_first, gaussian(3), _MLP),
-    "bare parameters": Recipe(Bare, gaussian(3), (_LAST,), all_kron=False),
+    "wide": ModelRecipe(wide, gaussian(16), _MLP),
+    "frozen bias": ModelRecipe(frozen_bias, gaussian(3), (Kron("0.weight", None, ("0",)), _MLP[1])),
+    "bias first": ModelRecipe(bias_first, gaussian(3), _MLP),
+    "bare parameters": ModelRecipe(Bare, gaussian(3), (_LAST,), all_kron=False),
 }
 ALL = tuple(RECIPES)
 KRONECKER = tuple(name for name, recipe in RECIPES.items() if recipe.all_kron)
@@ -167,7 +167,7 @@ class Case:
     split: str = "one batch"
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> ModelRecipe:
         return RECIPES[self.name]
 
     @cached_property

@@ -35,7 +35,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Family:
+class ParametricFamily:
     """A family of distributions at one point: its divergence to the point `w + dw`, both ways, and its Fisher."""
 
     name: str
@@ -44,7 +44,7 @@ class Family:
     fisher: Tensor
 
 
-def normal_family(mean: float = 0.3, variance: float = 0.7) -> Family:
+def normal_family(mean: float = 0.3, variance: float = 0.7) -> ParametricFamily:
     """N(mean, variance) in these two parameters, everything in closed form."""
 
     def divergences(step: Tensor) -> tuple[float, float]:
@@ -52,10 +52,10 @@ def normal_family(mean: float = 0.3, variance: float = 0.7) -> Family:
         return normal_kl(there, here), normal_kl(here, there)
 
     fisher = torch.diag(torch.tensor([1 / variance, 1 / (2 * variance**2)], dtype=torch.float64))
-    return Family("normal (mean, variance)", 2, divergences, fisher)
+    return ParametricFamily("normal (mean, variance)", 2, divergences, fisher)
 
 
-def network_family(name: str, net: nn.Module, inputs: Tensor, likelihood: str) -> Family:
+def network_family(name: str, net: nn.Module, inputs: Tensor, likelihood: str) -> ParametricFamily:
     """The conditional distributions of a network on `inputs`, by dense automatic differentiation in float64.
 
     `likelihood="softmax"`: F = 1/n sum J^T (diag p - p p^T) J; `"normal"` (unit variance): F = 1/n sum J^T J.
@@ -88,7 +88,7 @@ def network_family(name: str, net: nn.Module, inputs: Tensor, likelihood: str) -
             return half, half
         return softmax_kl(there, here), softmax_kl(here, there)
 
-    return Family(name, len(origin), divergences, fisher)
+    return ParametricFamily(name, len(origin), divergences, fisher)
 
 
 def softmax_kl(p: Tensor, q: Tensor) -> float:
@@ -160,7 +160,7 @@ class KLExpansion(Experiment):
         lab.measure("t9-relative", max(relative))
         lab.measure("t9-normal-fisher", _fisher_error(normal_family().fisher))
 
-    def _measure(self, key: str, family: Family, lengths: Array, lab: Lab) -> tuple[Array, ...]:
+    def _measure(self, key: str, family: ParametricFamily, lengths: Array, lab: Lab) -> tuple[Array, ...]:
         """Arrays `(directions, steps)`: KL(w+dw || w), KL(w || w+dw) and the quadratic form."""
         generator = lab.generator("directions", key)
         rows = []
@@ -174,7 +174,7 @@ class KLExpansion(Experiment):
             rows.append(values)
         return tuple(np.moveaxis(np.array(rows), -1, 0))
 
-    def _family(self, key: str, lab: Lab) -> Family:
+    def _family(self, key: str, lab: Lab) -> ParametricFamily:
         data = self._digits(lab)
         inputs = data.inputs.flatten(1).double()
         if key == "normal":

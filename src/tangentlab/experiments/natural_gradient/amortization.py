@@ -32,7 +32,7 @@ from tangentlab.experiments.natural_gradient.autoencoder import load_images, mak
 from tangentlab.figures.style import label, legend_below, panels, quantity
 from tangentlab.models import AutoEncoder, glorot_
 from tangentlab.optim import EKFACra, NaturalSGD
-from tangentlab.optim.block import Block
+from tangentlab.optim.block import LayerBlock
 
 Array = NDArray[Any]
 FIGURE = "§4.4.1, figure 4.4"
@@ -166,7 +166,7 @@ class Amortization(Experiment):
         )  # fmt: skip
         return points.rows
 
-    def _distances(self, model: nn.Module, block: Block, few: Tensor, batch: Tensor) -> dict[str, float]:
+    def _distances(self, model: nn.Module, block: LayerBlock, few: Tensor, batch: Tensor) -> dict[str, float]:
         """Non-zero eigenvalues of G are those of the Gram matrix of the layer's gradients over n."""
 
         def rows(pixels: Tensor) -> Tensor:
