@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import tangentlab as tl
 from tangentlab.errors import ModelError
@@ -186,3 +189,27 @@ def test_a_pass_that_reaches_nothing_preconditioned_leaves_gradients_as_they_are
     model(torch.randn(4, 3)).sum().backward()
     before = model.scale.grad.clone()
     assert preconditioner.step() and torch.equal(model.scale.grad, before)
+
+
+class Doubled(TorchFunctionMode):
+    """Every linear map doubles."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        return 2 * out if func is nn.functional.linear else out
+
+
+def test_attention_under_a_function_mode_is_the_function_that_the_user_calls() -> None:
+    """The mode sees an attention as one function: a capture that takes it apart would double its projections."""
+
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.attention(x, x, x, need_weights=False)[0].mean(1))
+
+    model, x = Attending().double(), torch.randn(3, 2, 4, dtype=torch.float64)
+    with Doubled():
+        assert relative_error(tl.Jacobian(model, x).data, dense_jacobian(model, x)) < 1e-12

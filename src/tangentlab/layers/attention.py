@@ -1,7 +1,8 @@
 """The projections of `nn.MultiheadAttention`, which it applies inside one function and not as modules.
 
 While an attention runs, torch's own code of that function runs with a `linear` that reports what it is given: the graph
-and every number are those of the model, and nothing outside of the call is touched.
+and every number are those of the model, and nothing outside of the call is touched. Under a function mode of the user's,
+which would see other calls then, nothing is reported.
 """
 
 from __future__ import annotations
@@ -93,8 +94,10 @@ class _Watch:
         ]  # functions, which a copy of the model shares
 
     def _enter(self, called: nn.Module) -> None:
-        if called is self.module and not torch.compiler.is_compiling():
-            self._discard()  # of a call that was interrupted
+        if called is not self.module or torch.compiler.is_compiling():
+            return
+        self._discard()  # of a call that was interrupted
+        if not _get_current_function_mode_stack():  # another mode sees the attention as one function, and not its parts
             self.mode.__enter__()
 
     def _leave(self, called: nn.Module) -> None:
