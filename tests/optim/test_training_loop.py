@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from tangentlab.errors import InputError
 from tangentlab.optim import (
@@ -380,3 +380,23 @@ def test_kl_clip_counts_every_parameter_with_the_rate_of_its_group_and_others_no
         assert factor < 1
         np.testing.assert_allclose(clipped(lambda m, rates=rates: group(m, *rates)), factor * natural, rtol=1e-9)
     np.testing.assert_allclose(clipped(0.5), clipped(lambda m: group(m, 0.5, 0.5)), rtol=1e-12)
+
+
+def test_a_model_can_be_copied_in_the_middle_of_a_training_and_the_copy_is_not_observed() -> None:
+    """As averages of weights do, after passes have left their traces in the hooks."""
+
+    def weights(copies: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        optimizer = NaturalSGD(model, lr=0.1)
+        x = torch.randn(6, 3)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            if copies:
+                average = torch.optim.swa_utils.AveragedModel(model)
+                average(x).sum().backward()
+            optimizer.step()
+        return [p.detach().clone() for p in model.parameters()]
+
+    assert all(torch.equal(one, two) for one, two in zip(weights(False), weights(True)))

@@ -130,6 +130,10 @@ class PassObserver:
         self._handles: list[Any] = []
         self.attach()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> PassObserver:
+        """Itself: a copy of the model carries its hooks, which look at the model alone."""
+        return self
+
     def attach(self) -> None:
         """Set the hooks."""
         if self._handles:
