@@ -213,8 +213,11 @@ def per_example_grad_norms(
 ) -> Tensor:
     """Euclidean norm of every example's loss gradient, (examples), without building the gradients of linear layers."""
     rows = loss_rows(Network.of(model, **options), loader, likelihood if loss is None else loss, ordered=True)
-    squares = [torch.stack([factor.squared_norms()[0] for factor in chunk.factors.values()]).sum(0) for chunk in rows]
-    return torch.cat(squares).sqrt()
+    squares, dtype = [], torch.float32
+    for chunk in rows:
+        dtype = next(iter(chunk.factors.values())).right.dtype
+        squares.append(torch.stack([factor.squared_norms()[0] for factor in chunk.factors.values()]).sum(0))
+    return torch.cat(squares).sqrt().to(dtype)
 
 
 def _one_of(likelihood: str | Likelihood | None, variant: str | None) -> str | Likelihood:

@@ -213,3 +213,11 @@ def test_attention_under_a_function_mode_is_the_function_that_the_user_calls() -
     model, x = Attending().double(), torch.randn(3, 2, 4, dtype=torch.float64)
     with Doubled():
         assert relative_error(tl.Jacobian(model, x).data, dense_jacobian(model, x)) < 1e-12
+
+
+def test_norms_of_gradients_whose_squares_leave_the_range_of_half_precision() -> None:
+    model = nn.Linear(3, 1).to(torch.float16)
+    x, y = torch.full((2, 3), 20.0, dtype=torch.float16), torch.full((2, 1), 30.0, dtype=torch.float16)
+    truth = tl.per_example_grad_norms(model.float(), (x.float(), y.float()), likelihood="regression")
+    found = tl.per_example_grad_norms(model.half(), (x, y), likelihood="regression")
+    assert found.dtype == torch.float16 and torch.allclose(found.float(), truth, rtol=1e-2) and float(truth.max()) > 300

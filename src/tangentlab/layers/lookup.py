@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tangentlab.layers.linear import positions_of
 from tangentlab.layers.matrix import Matrix
-from tangentlab.layers.outer import OuterSum
+from tangentlab.layers.outer import OuterSum, wide_type
 from tangentlab.layers.registry import register
 from tangentlab.layers.workspace import Workspace
 
@@ -144,12 +144,12 @@ class LookupSum(OuterSum):
         return self.square_sum_of(self.right).flatten()
 
     def squared_norms(self) -> Tensor:
-        """|grad[k, n]|^2, (K, N)."""
+        """|grad[k, n]|^2, (K, N), at least in float32."""
         cells, place = self._cells()
-        squares = [
-            self._in_cells(one, len(cells), place).square_().sum(1) for one in self._trained(self.right[:, :, 0])
-        ]
-        total = self.right.new_zeros((self.outputs, self.examples))
+        trained = self._trained(self.right[:, :, 0])
+        wide = wide_type(trained)
+        squares = [self._in_cells(one, len(cells), place).to(wide).square().sum(1) for one in trained]
+        total = trained.new_zeros((self.outputs, self.examples), dtype=wide)
         return total.index_add_(1, cells // self.vocabulary, torch.stack(squares))
 
     def counts(self) -> Tensor:

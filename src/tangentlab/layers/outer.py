@@ -225,13 +225,15 @@ class OuterSum:
         return torch.cat([flat, left.sum((0, 1)).flatten()]) if self.bias else flat
 
     def squared_norms(self) -> Tensor:
-        """|grad[k, n]|^2, (K, N); for one position |left|^2 |right|^2 without building the gradient."""
+        """|grad[k, n]|^2, (K, N), at least in float32; for one position |left|^2 |right|^2 without building the gradient."""
+        wide = wide_type(self.left)
         if self.positions == 1:
-            left, right = self.left.square().sum((3, 4)), self.right.square().sum((3, 4)) + self.bias
+            left, right = (side.to(wide).square().sum((3, 4)) for side in (self.left, self.right))
+            right = right + self.bias
             return (left * right).sum(2).expand(self.outputs, -1)
         step = max(1, CACHE_BYTES // (self.outputs * self.numel * self.left.element_size()))
         chunks = [self.take_examples(n, min(n + step, self.examples)) for n in range(0, self.examples, step)]
-        return torch.cat([torch.linalg.vector_norm(chunk.rows(), dim=2).square() for chunk in chunks], 1)
+        return torch.cat([torch.linalg.vector_norm(chunk.rows(), dim=2, dtype=wide).square() for chunk in chunks], 1)
 
     def side_rows(self, side: str, sharing: str) -> Tensor:
         """Factors of one side as rows (groups, M, features); the right side homogeneous.
@@ -276,6 +278,11 @@ class OuterSum:
     def write_input_products(self, one: Tensor, two: Tensor, out: Tensor) -> None:
         """Products of the inputs at positions of two blocks of examples, from their codes, into out (n, T, m, S)."""
         products_of_rows(one, two, out)
+
+
+def wide_type(tensor: Tensor) -> torch.dtype:
+    """The type in which squares are added up: those of half precision leave its range."""
+    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def _leading(one: OuterSum) -> tuple[int, int]:

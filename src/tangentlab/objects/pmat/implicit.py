@@ -150,7 +150,7 @@ class PMatImplicit(PMat):
         for chunk in self._rows:
             examples += chunk.examples * chunk.first
             total = total + sum(factor.squared_norms().sum() for factor in chunk.factors.values())
-        return total * (self._factor / examples)
+        return (total * (self._factor / examples)).to(self._example().dtype)
 
     def diag(self) -> PVector:
         """1/n sum r^2."""
