@@ -128,7 +128,7 @@ def _judged(scene: Scene, work: Work) -> tuple[str, str]:
     else:
         if must_refuse:
             return SILENT, f"a number although {must_refuse}"
-        dtype = torch.float32 if scene.rounds else scene.blueprint.dtype
+        dtype = scene.coarsest
         expected, own, size = work.expected(scene.truth), work.expected(scene.same), work.size(scene.truth)
         detail = difference(found, expected, [own], dtype, work.slack, size)
         if detail:

@@ -115,8 +115,16 @@ class Scene:
 
     @property
     def rounds(self) -> bool:
-        """Whether a network in double precision computes partly in single precision."""
-        return ROUNDS in self.blueprint.traits and self.blueprint.dtype == torch.float64
+        """Whether the network computes partly in a coarser type than its own."""
+        return self.coarsest != self.blueprint.dtype
+
+    @property
+    def coarsest(self) -> torch.dtype:
+        """The type with the fewest digits in the forward."""
+        own = self.blueprint.dtype
+        if "autocast" in self.blueprint.kinds:
+            return own if own.itemsize == 2 else torch.bfloat16
+        return torch.float32 if ROUNDS in self.blueprint.traits and own == torch.float64 else own
 
     @property
     def overflows(self) -> bool:
@@ -155,7 +163,7 @@ class Scene:
                 model = self.fresh()
                 for parameter in model.parameters():
                     signs = torch.randint(0, 2, parameter.shape, generator=generator).mul_(2).sub_(1)
-                    eps = torch.finfo(torch.float32 if self.rounds else parameter.dtype).eps
+                    eps = torch.finfo(self.coarsest if self.rounds else parameter.dtype).eps
                     parameter.data.mul_(1 + eps * signs.to(parameter.dtype))
                 return model
 
@@ -175,6 +183,8 @@ def make(choices: Choices) -> Scene:
     """The scene of the decisions."""
     network = choices.within("network")
     blueprint = build(network)
+    if blueprint.dtype.itemsize == 2 and any("Orthogonal" in type(m).__name__ for m in blueprint.model.modules()):
+        raise NoSuchCase("torch's own gradients of orthogonal weights are NaN in half precision")
     data = data_forms.make(choices.within("data"), blueprint)
     o = choices.within("call")
     weights = [30, 1.5, 0.2, 0.5, *[0.4] * len(MODES)]
