@@ -49,9 +49,7 @@ def summarized(outcomes: Iterable[dict[str, Any]], seed: int, sources: str) -> d
         "types": {name: _counts(o for o in found if o.get("dtype") == name) for name in _names(found, "dtype")},
         "data": {name: _counts(o for o in found if o.get("form") == name) for name in _names(found, "form")},
         "refusals": dict(Counter(_reason(o) for o in found if o["outcome"] == "refused").most_common(40)),
-        "failed at first, mended and run again": [
-            {"case": o["case"], "first": o["first"]} for o in found if "first" in o
-        ],
+        "failed at first, run again": [{"case": o["case"], "first": o["first"]} for o in found if "first" in o],
         "failures": [{key: o.get(key) for key in ("case", "outcome", "detail")} for o in found if _failed(o)][:100],
     }
 
@@ -94,8 +92,12 @@ def table(result: dict[str, Any]) -> str:
             sum(counts.get(o, 0) for o in OUTCOMES[4:]),
         ]
         lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(f"{cell:,}" for cell in cells) + " |")
-    if mended := result["failed at first, mended and run again"]:
-        lines += ["", f"{len(mended)} of them failed at first, were mended, and were run again."]
+    if mended := result["failed at first, run again"]:
+        left = sum(bad.values())
+        lines += [
+            "",
+            f"{len(mended)} of them failed at first and were run again on the mended code; {left} still fail.",
+        ]
     lines += ["", f"Other: {', '.join(f'{count} {name}' for name, count in list(bad.items())[2:])}."]
     return "\n".join(lines)
 

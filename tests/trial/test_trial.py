@@ -136,7 +136,7 @@ def test_what_failed_and_is_run_again_keeps_how_it_failed(tmp_path: Path, monkey
     second.add(9, {"outcome": "exact", "detail": "", "operation": "ntk", "kinds": [], "seconds": 0.1})
     result = summary.summarized(journal.Journal(path, 0, again=True).done.values(), 0, "x")
     assert result["outcomes"] == {"exact": 2} and result["cases"] == 2
-    assert result["failed at first, mended and run again"] == [{"case": 9, "first": "crash: ended"}]
+    assert result["failed at first, run again"] == [{"case": 9, "first": "crash: ended"}]
     assert "1 of them failed at first" in summary.table(result)
 
 
