@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -221,3 +222,18 @@ def test_norms_of_gradients_whose_squares_leave_the_range_of_half_precision() ->
     truth = tl.per_example_grad_norms(model.float(), (x.float(), y.float()), likelihood="regression")
     found = tl.per_example_grad_norms(model.half(), (x, y), likelihood="regression")
     assert found.dtype == torch.float16 and torch.allclose(found.float(), truth, rtol=1e-2) and float(truth.max()) > 300
+
+
+def test_a_linearized_network_refuses_reentrant_checkpoints() -> None:
+    """They hide their parameters, and from whom depends on whether the inputs have gradients."""
+
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = nn.Linear(3, 3), nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.utils.checkpoint.checkpoint(self.layer, x, use_reentrant=True).tanh())
+
+    with pytest.raises(ModelError, match="use_reentrant=False"):
+        linearize(Checkpointed())(torch.randn(4, 3))

@@ -114,6 +114,11 @@ class LinearizedModel(nn.Module):
         if name := before.written():
             before.restore()
             raise ModelError(WRITING_FORWARD.format(name))
+        with (
+            torch.enable_grad()
+        ):  # a reentrant checkpoint, which is refused, shows only where its inputs have gradients
+            args, kwargs = tree_map(_with_gradient, cut)
+            read_graph(main_tensor(deepcopy(self.base)(*args, **kwargs)))
         foreign = [leaf for leaf in read_graph(outputs).leaves if isinstance(leaf, nn.Parameter)]
         if foreign:
             raise ModelError(
@@ -157,6 +162,12 @@ class LinearizedModel(nn.Module):
         """Order and number of parameters."""
         count = sum(parameter.numel() for parameter in self.displacement.parameters())
         return f"order = {self.order}, offset = {self.offset}, parameters = {count:,}"
+
+
+def _with_gradient(leaf: Any) -> Any:
+    """A tensor of real numbers as the result of an operation, so that it may be written to; anything else as it is."""
+    real = isinstance(leaf, Tensor) and leaf.is_floating_point()
+    return leaf.detach().requires_grad_().clone() if real else leaf
 
 
 def frozen_copy(model: nn.Module) -> nn.Module:
