@@ -266,7 +266,7 @@ def test_a_table_of_claims_is_read_as_it_stands(tmp_path: Path):
         ("bound: sign", "", "bound"),
         ('"> 0"', '"about 0"', "not an inequality"),
         ("[t-fitted]", "[t-fited]", "t-fited"),
-        ("claims:", "claims: {", "no table of claims"),
+        ("claims:", "claims: {", "not a table of claims"),
         ("origin: paper", "origin: them", "origin"),
     ],
 )
