@@ -202,3 +202,22 @@ def test_every_pair_of_ten_signs_stays_unlearnt_by_exact_gradients() -> None:
         network = EmulatingNetwork("parity", 10, 20)
         train_by_sgd(network, x.repeat(20, 1), y.repeat(20), network.rate, batch=1024)
         assert accuracy(network(x), y) == 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_batches_of_256_do_not_learn_a_parity_of_20_signs(seed: int) -> None:
+    """Within three standard errors of 1/2."""
+    generator = torch.Generator().manual_seed(seed)
+    parity, inputs = Parities(20).sample(1, generator), UniformInputs(20)
+    network, x = EmulatingNetwork("parity", 20, 40), inputs.sample(40 * 256, generator)
+    train_by_sgd(network, x, parity.labels(x), network.rate, batch=256)
+    new = inputs.sample(2000, generator)
+    assert abs(accuracy(network.predict(new), parity.labels(new)) - 0.5) < 3 * 0.5 / 2000**0.5
+
+
+@pytest.mark.parametrize("label", [0.0, 0.5, 2.0, float("nan")])
+def test_labels_that_are_not_signs_are_refused(label: float) -> None:
+    network = EmulatingNetwork("parity", 4, 8)
+    with pytest.raises(InputError, match="The labels gave"):
+        train_by_sgd(network, all_inputs(4), torch.full((16,), label), network.rate)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from tangentlab.errors import InputError
 from tangentlab.limits.algorithms import Algorithm, DecisionList, Elimination, Perceptron, Sample
 from tangentlab.limits.circuits import Circuit, Signal
+from tangentlab.limits.cube import require_signs
 from tangentlab.limits.plateau import PlateauNetwork
 
 NAMED: dict[str, type[Algorithm]] = {"parity": Elimination, "decision list": DecisionList, "perceptron": Perceptron}
@@ -183,6 +184,7 @@ def train_by_sgd(
         noise: standard deviation of the Gaussian noise that is added to every parameter after every step.
         generator: source of the noise.
     """
+    require_signs(y, "The labels")
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     for start in range(0, len(x) - batch + 1, batch):
         optimizer.zero_grad()
