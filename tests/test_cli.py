@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tangentlab import __version__
 from tangentlab.bench.folder import runs_below
 from tangentlab.bench.registry import ENVIRONMENT
-from tangentlab.bench.rows import dump_rows, read_rows
+from tangentlab.bench.row_files import dump_rows, read_rows
 from tangentlab.cli import app
 from tangentlab.engine.memory import human_bytes
 

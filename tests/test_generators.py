@@ -17,7 +17,7 @@ from tangentlab.data import Dataset, toys, transforms
 from tangentlab.engine.likelihood import Binary, Classification, LogSoftmax, Regression
 from tangentlab.engine.weightings import MonteCarlo, RandomSigns, SignedRoots
 from tangentlab.linearized import add_corner_patch, anisotropy_directions, direction_dataset, eigenfunctions, eigenpairs
-from tangentlab.linearized.groups import Groups
+from tangentlab.linearized.example_groups import Groups
 from tangentlab.linearized.quadratic import QuadraticModel
 from tangentlab.models import init
 from tangentlab.objects.fmat_implicit import FMatImplicit

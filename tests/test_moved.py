@@ -19,6 +19,7 @@ OLD = {
     "tangentlab.alignment.recorder.ledger": "tangentlab.recorder.ledger",
     "tangentlab.recorder.schedule": "tangentlab.schedule",
     "tangentlab.alignment.similarity": "tangentlab.kernels.similarity",
+    "tangentlab.bench.batches": "tangentlab.bench.minibatches",
     "tangentlab.linearized.modes": "tangentlab.kernels.mode_dynamics",
     "tangentlab.alignment.recorder": "tangentlab.recorder",
     "tangentlab.report": "tangentlab.bench",
@@ -39,6 +40,14 @@ def test_old_names_are_found_with_a_warning() -> None:
     with pytest.warns(DeprecationWarning, match="alignment.TangentRecorder has moved to tangentlab.recorder"):
         from tangentlab.alignment import TangentRecorder
     assert TangentRecorder is tangentlab.TangentRecorder
+
+
+def test_every_old_name_is_an_object_of_today() -> None:
+    for package, names in moved._NAMES.items():
+        for name, home in names.items():
+            with pytest.warns(DeprecationWarning, match=re.escape(f"{package}.{name} has moved to tangentlab.{home}")):
+                found = getattr(import_module(f"tangentlab.{package}"), name)
+            assert found.__name__ == home.rpartition(".")[2]
 
 
 def test_every_new_home_exists() -> None:

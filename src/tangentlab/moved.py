@@ -22,16 +22,21 @@ _PACKAGES = {
 }
 """Old package to new one; a module in it has kept its name unless it stands below."""
 _MODULES = {
+    "bench.batches": "bench.minibatches",
+    "bench.rows": "bench.row_files",
+    "data.pictures": "data.image_files",
     "engine.curvature": "engine.weightings",
     "engine.free_memory": "engine.memory",
     "engine.labels": "engine.losses",
     "engine.parts": "engine.batches",
+    "engine.progress": "engine.progress_bar",
     **{f"engine.{name}": "engine.snapshot" for name in ("randomness", "turns", "writes")},
     "engine.chain": "engine.router",
     "engine.dependence": "engine.graph",
     "engine.routes": "engine.capture",
     "engine.sharding": "engine.layout",
     "engine.sweep": "engine.rows",
+    "limits.tasks": "limits.task_families",
     "linalg._threads": "parallel.threads",
     "linalg.eigh": "linalg.symmetric",
     "linalg.sym_pow": "linalg.symmetric",
@@ -44,7 +49,15 @@ _MODULES = {
         for name in ("bounds", "centring", "modes", "rescaling", "similarity", "spectrum", "supernat")
     },
     **{f"linearized.{name}": f"kernels.{name}" for name in ("dynamics", "eigenpairs", "function_space")},
+    "linearized.groups": "linearized.example_groups",
     "linearized.modes": "kernels.mode_dynamics",
+    "linearized.probes": "linearized.linearity",
+    "optim.block": "optim.layer_block",
+    "optim.blockwise": "optim.layerwise",
+    "optim.observer": "optim.passes",
+    "optim.rows": "optim.example_rows",
+    "optim.schedule": "optim.hyperparameters",
+    "recorder.curvature": "recorder.traces",
     "recorder.flow": "alignment.flow",
     "recorder.schedule": "schedule",
     "optim.lookup": "layers.lookup",
@@ -62,9 +75,11 @@ _MODULES = {
             ("draw", "_fim_quality_figures"),
         )
     },
+    "experiments.lazy.dense": "experiments.lazy.dense_networks",
+    "experiments.linearized_networks.dense": "experiments.lazy.dense_networks",
     **{
         f"experiments.linearized_networks.{name}": f"experiments.lazy.{name}"
-        for name in ("dense", "quadratic", "spurious", "spurious_files")
+        for name in ("quadratic", "spurious", "spurious_files")
     },
     **{
         f"experiments.lazy.{name}": f"experiments.lazy._{name}"
@@ -72,17 +87,26 @@ _MODULES = {
     },
     **{
         f"experiments.natural_gradient.{name}": f"experiments.natural_gradient._{name}"
-        for name in ("autoencoder_figures", "competitors", "convolutional_claims", "convolutional_figures", "race")
+        for name in ("autoencoder_figures", "competitors", "convolutional_claims", "convolutional_figures")
     },
+    "experiments.natural_gradient.race": "experiments.natural_gradient._optimizer_race",
 }
 _NAMES = {
-    "alignment": {"Recording": "recorder", "TangentRecorder": "recorder"},
-    "experiments.linearized": dict.fromkeys(
-        ("DenseRegimes", "QuadraticRegimes", "SpuriousCelebA", "SpuriousCue", "SpuriousWaterbirds"), "experiments.lazy"
-    ),
-    "bench.claims": {"Verdict": "bench.verdicts", "judge": "bench.verdicts"},
+    "alignment": {"Recording": "recorder.Recording", "TangentRecorder": "recorder.TangentRecorder"},
+    "experiments.linearized": {
+        name: f"experiments.lazy.{name}"
+        for name in ("DenseRegimes", "QuadraticRegimes", "SpuriousCelebA", "SpuriousCue", "SpuriousWaterbirds")
+    },
+    "bench.claims": {"Verdict": "bench.verdicts.Verdict", "judge": "bench.verdicts.judge"},
+    "bench.callbacks": {"At": "bench.callbacks.OnSteps", "Every": "bench.callbacks.OnPeriod"},
+    "bench.minibatches": {"Batches": "bench.minibatches.Minibatches"},
+    "experiments": {
+        "At": "experiments.OnSteps",
+        "Batches": "experiments.Minibatches",
+        "Every": "experiments.OnPeriod",
+    },
 }
-"""Old home to names and their new homes."""
+"""Old home to names, and where their objects are now."""
 _ROOT = "tangentlab."
 
 
@@ -102,8 +126,9 @@ def moved_name(package: str, name: str) -> Any:
     home = _NAMES.get(package.removeprefix(_ROOT), {}).get(name)
     if home is None:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    _warn(f"{package}.{name}", f"{_ROOT}{home}.{name}")
-    return getattr(import_module(_ROOT + home), name)
+    _warn(f"{package}.{name}", _ROOT + home)
+    module, _, new = home.rpartition(".")
+    return getattr(import_module(_ROOT + module), new)
 
 
 def install() -> None:

@@ -16,7 +16,7 @@ from tangentlab.bench.history import refuse_silent_changes, unexplained
 from tangentlab.bench.judging import judge_again
 from tangentlab.bench.kept import ARRAYS, ROWS, Kept, keep
 from tangentlab.bench.results import Results
-from tangentlab.bench.rows import read_rows
+from tangentlab.bench.row_files import read_rows
 from tangentlab.bench.summary import read_summary
 from tangentlab.bench.tables import inequality, read_claims
 from tangentlab.experiments import Status, find

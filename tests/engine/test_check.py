@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import tangentlab as tl
 from tangentlab.engine.check import _spread, check
-from tangentlab.engine.progress import progress_told_to
+from tangentlab.engine.progress_bar import progress_told_to
 from tangentlab.errors import NumericsError
 from tangentlab.layers import registry
 from tests.engine.state import model_state

@@ -24,10 +24,10 @@ from tangentlab.engine import capture, forward_mode, functional, memory, snapsho
 from tangentlab.engine.certificate import verifies
 from tangentlab.engine.frozen import Keepsakes
 from tangentlab.engine.network import Network
-from tangentlab.engine.progress import progress_told_to
+from tangentlab.engine.progress_bar import progress_told_to
 from tangentlab.engine.snapshot import TURN
 from tangentlab.experiments import _images
-from tangentlab.linearized import probes, steps
+from tangentlab.linearized import linearity, steps
 from tangentlab.parallel.threads import num_threads
 from tangentlab.recorder import isolation, loaders
 from tests.engine.state import model_state
@@ -152,7 +152,7 @@ MANAGERS: dict[str, Callable[[], Any]] = {
     "single thread": seeds.single_thread,
     "undisturbed": lambda: isolation.undisturbed(NET),
     "loaders": lambda: loaders.unmoved([LOADER]),
-    "representation": lambda: contextlib.nullcontext(probes.observed(NET, X, ["last"])),
+    "representation": lambda: contextlib.nullcontext(linearity.observed(NET, X, ["last"])),
     "other values": lambda: steps._placed(Network.of(NET), OTHER, OWN),
     "frozen": frozen,
 }

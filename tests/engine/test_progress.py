@@ -2,7 +2,7 @@
 
 import pytest
 
-from tangentlab.engine.progress import progress_told_to, track
+from tangentlab.engine.progress_bar import progress_told_to, track
 
 
 def test_a_listener_hears_every_step_instead_of_a_bar():

@@ -12,7 +12,7 @@ import pytest
 
 from tangentlab.bench.compare import compare_runs
 from tangentlab.bench.folder import RunFolder, runs_below
-from tangentlab.bench.rows import read_rows
+from tangentlab.bench.row_files import read_rows
 from tangentlab.bench.runner import Outcome, execute
 from tangentlab.experiments import Results
 

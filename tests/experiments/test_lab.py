@@ -11,7 +11,7 @@ import torch
 from tangentlab.bench.checkpoints import CheckpointStore
 from tangentlab.bench.errors import RunError, RunStopped
 from tangentlab.bench.folder import RunFolder
-from tangentlab.bench.rows import read_rows
+from tangentlab.bench.row_files import read_rows
 from tangentlab.bench.runner import make_config
 from tangentlab.bench.seeds import derive, seeded
 from tangentlab.errors import DataFileError

@@ -12,7 +12,7 @@ from tangentlab import NTK
 from tangentlab.bench import seeds
 from tangentlab.bench.results import Results
 from tangentlab.data import Dataset, load
-from tangentlab.experiments import Batches, find, train
+from tangentlab.experiments import Minibatches, find, train
 from tangentlab.experiments.lazy import _cue_race, dense, quadratic
 from tangentlab.experiments.linearized import _recipe, _tasks_claims, directions, runtimes
 from tangentlab.linearized import AlphaModel
@@ -62,7 +62,7 @@ def test_epoch_losses_are_means_over_the_minibatches_of_an_epoch_and_survive_a_r
 
     losses = Watch(0.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    train(model, Batches(data, 10, 0), _recipe.logistic_loss, optimizer, 8, callbacks=[losses])
+    train(model, Minibatches(data, 10, 0), _recipe.logistic_loss, optimizer, 8, callbacks=[losses])
     assert losses.losses == pytest.approx([sum(seen[1:5]) / 4, sum(seen[5:9]) / 4]) and losses.reached is None
     again = _recipe.EpochLoss(0.0)
     again.load_state_dict(losses.state_dict())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tangentlab import FIM_Empirical, PMatDense, PMatEKFAC, PMatKFAC, per_example_grads
 from tangentlab.bench.folder import RunFolder
 from tangentlab.bench.runner import make_config
-from tangentlab.experiments import Batches, Lab, Training, find
+from tangentlab.experiments import Lab, Minibatches, Training, find
 from tangentlab.experiments.natural_gradient import _race as race
 from tangentlab.experiments.natural_gradient._convolutional_claims import SCHEDULED, measure
 from tangentlab.experiments.natural_gradient.amortization import Amortization, pixel_losses, spectrum_distance
@@ -81,12 +81,12 @@ def line_field(epochs: int) -> race.Field:
         with torch.no_grad():
             return {"train": float(loss(model, data)), "valid": 0.0}
 
-    return race.Field(network, loss, score, Batches(data, 10, 0), epochs)
+    return race.Field(network, loss, score, Minibatches(data, 10, 0), epochs)
 
 
 def test_competing_logs_an_epoch_per_row_and_a_divergence_as_bad(lab: Lab):
     field = line_field(3)
-    sgd = race.Method("sgd", "SGD", "rate", "momentum", lambda m, lr, mu: torch.optim.SGD(m.parameters(), lr, mu))
+    sgd = race.Competitor("sgd", "SGD", "rate", "momentum", lambda m, lr, mu: torch.optim.SGD(m.parameters(), lr, mu))
     good = race.compete(lab, field, sgd, (0.1, 0.0), "grid", batch=10)
     assert [found["epoch"] for found in good] == [0, 1, 2, 3] and good[-1]["train"] < 0.1 < good[0]["train"]
     assert {found["batch"] for found in good} == {10} and good[-1]["seconds"] > good[1]["seconds"] > 0
@@ -102,7 +102,7 @@ def test_a_finished_competition_is_not_run_again_and_leaves_no_weights_behind(la
         made.append(model)
         return torch.optim.SGD(model.parameters(), rate, momentum)
 
-    method = race.Method("sgd", "SGD", "rate", "momentum", make)
+    method = race.Competitor("sgd", "SGD", "rate", "momentum", make)
     first = race.compete(lab, field, method, (0.1, 0.0), "grid", batch=10)
     again = race.compete(lab, field, method, (0.1, 0.0), "grid", batch=10)
     assert again == first and len(made) == 1
@@ -193,7 +193,7 @@ def test_halving_is_a_function_of_the_updates_that_are_done():
     parameter = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.8)
     halve, rates = race.halving(0.8, 3), []
-    state = Training(nn.Linear(1, 1), optimizer, Batches((torch.zeros(4, 1),), 2, 0), 7)
+    state = Training(nn.Linear(1, 1), optimizer, Minibatches((torch.zeros(4, 1),), 2, 0), 7)
     for step in range(7):  # the hook runs before the update is counted
         state.step = step
         rates.append(optimizer.param_groups[0]["lr"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tangentlab.experiments import Batches, train
+from tangentlab.experiments import Minibatches, train
 from tangentlab.experiments._images import Points, evaluation
 from tangentlab.experiments.metrics.ntk_evolution import (
     NTKEvolution,
@@ -73,7 +73,7 @@ def test_the_kernel_is_that_of_the_difference_of_two_outputs():
 def test_evaluation_uses_norms_of_the_present_weights_and_leaves_the_training_as_it_was():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)).train()
-    batches = Batches((torch.randn(60, 3), torch.zeros(60)), 20, 0)
+    batches = Minibatches((torch.randn(60, 3), torch.zeros(60)), 20, 0)
     model(batches.at(7)[0])
     before = copy.deepcopy(model.state_dict())
     hidden = torch.stack([model[0](batches.at(step)[0]).mean(0) for step in range(3)]).mean(0)
@@ -88,7 +88,7 @@ def test_evaluation_uses_norms_of_the_present_weights_and_leaves_the_training_as
 def test_points_are_measured_at_their_steps_and_at_the_end_and_survive_a_restart():
     model = nn.Linear(1, 1)
     points = Points((0, 2), lambda training: [{"step": training.step}])
-    batches = Batches((torch.ones(4, 1), torch.zeros(4, 1)), 2, 0)
+    batches = Minibatches((torch.ones(4, 1), torch.zeros(4, 1)), 2, 0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train(
         model, batches, lambda net, batch: (net(batch[0]) - batch[1]).square().mean(), optimizer, 5, callbacks=[points]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangentlab.bench.errors import RunError
-from tangentlab.bench.rows import RowWriter, count_rows, read_rows, repair
+from tangentlab.bench.row_files import RowWriter, count_rows, read_rows, repair
 from tangentlab.errors import InputError
 from tangentlab.plain import plain, restored
 
@@ -172,7 +172,7 @@ def test_a_row_that_is_nested_too_deeply_is_refused_when_it_is_written(tmp_path:
 
 def test_several_processes_append_to_one_file_without_breaking_a_line(tmp_path: Path):
     program = (
-        "import sys; from pathlib import Path; from tangentlab.bench.rows import RowWriter\n"
+        "import sys; from pathlib import Path; from tangentlab.bench.row_files import RowWriter\n"
         "w = RowWriter(Path(sys.argv[1]), int(sys.argv[2]), 0)\n"
         "[w.append('t', {'values': [k / 7] * 400}) for k in range(300)]"
     )

@@ -10,7 +10,7 @@ import yaml
 from tangentlab.bench.compare import compare_runs
 from tangentlab.bench.errors import RunError, SettingError
 from tangentlab.bench.folder import RunFolder, read_config
-from tangentlab.bench.rows import read_rows
+from tangentlab.bench.row_files import read_rows
 from tangentlab.bench.runner import Outcome, execute, finish, make_config
 from tangentlab.experiments import Results, Status, find
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from tangentlab.data import disk
 from tangentlab.experiments import (
-    Batches,
     Chapter,
     Claim,
     Cost,
-    Every,
     Experiment,
     Lab,
+    Minibatches,
+    OnPeriod,
     OnProgress,
     Picture,
     Results,
@@ -92,13 +92,13 @@ class ToyTraining(Experiment):
 
         train(
             net,
-            Batches(data, 16, lab.seed),
+            Minibatches(data, 16, lab.seed),
             cross_entropy,
             optimizer,
             self.steps,
             lab=lab,
             name=name,
-            callbacks=[Every(1, record), OnProgress(full_loss, (0.68, 0.6, 0.5), passed)],
+            callbacks=[OnPeriod(1, record), OnProgress(full_loss, (0.68, 0.6, 0.5), passed)],
             checkpoint_seconds=self.checkpoint_seconds,
         )
         weights = torch.cat([parameter.detach().flatten() for parameter in net.parameters()])

@@ -10,7 +10,7 @@ from torch import nn
 from tangentlab.data import Dataset, label_noise, load, only_classes
 from tangentlab.errors import DataFileError, InputError, NumericsError
 from tangentlab.linearized.consistency import ConsistencyProfile, ConsistencyRecipe, consistency_scores, read_c_scores
-from tangentlab.linearized.groups import Groups, cue_groups, noise_groups, score_groups, with_and_without
+from tangentlab.linearized.example_groups import Groups, cue_groups, noise_groups, score_groups, with_and_without
 from tangentlab.linearized.spurious import add_corner_patch
 from tangentlab.models import MLP, LeNet5
 

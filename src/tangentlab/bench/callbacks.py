@@ -6,9 +6,11 @@ Step k means: after k updates, so step 0 is the initial network. What a callback
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tangentlab.lines import Row
+from tangentlab.moved import moved_name
 from tangentlab.schedule import Geometric, schedule_of
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class Callback:
         """Take up what `state_dict` gave."""
 
 
-class At(Callback):
+class OnSteps(Callback):
     """Calls `action` at the steps of a `Schedule` (or a list of steps, or every so many); at the last one too if asked."""
 
     def __init__(self, steps: Any, action: Callable[[Training], None], *, last: bool = False) -> None:
@@ -40,14 +42,14 @@ class At(Callback):
             self._action(training)
 
 
-class Every(At):
+class OnPeriod(OnSteps):
     """Calls `action` at steps 0, k, 2k, ... and at the last one."""
 
     def __init__(self, period: int, action: Callable[[Training], None]) -> None:
         super().__init__(period, action, last=True)
 
 
-class Points(At):
+class Points(OnSteps):
     """Calls `measure(training)` at the steps of a schedule and at the last one, and keeps the rows that it returns.
 
     The rows survive a restart, so that claims which compare points of a training can be judged at its end.
@@ -105,3 +107,6 @@ class OnProgress(Callback):
 def geometric_steps(last: int, first: float = 5.0, ratio: float = 1.15) -> list[int]:
     """0, then `first * ratio^k` rounded, up to and with `last`: dense early, where things move fast."""
     return sorted({0, *Geometric(first, ratio).between(0, last), last})
+
+
+__getattr__ = partial(moved_name, __name__)

@@ -19,6 +19,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Literal, get_args
 
 from tangentlab.moved import moved_name
@@ -139,5 +140,4 @@ def preconditions(claims: Sequence[Claim]) -> dict[str, Precondition]:
     return found
 
 
-def __getattr__(name: str) -> Any:
-    return moved_name(__name__, name)
+__getattr__ = partial(moved_name, __name__)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tangentlab.bench.folder import RunFolder
 from tangentlab.bench.lab import END_TABLE
-from tangentlab.bench.rows import Row, read_rows
+from tangentlab.bench.row_files import Row, read_rows
 
 # the clock and the memory of a process are facts about a moment, not results
 MOMENTARY = frozenset({"seconds", "memory_mb"})

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tangentlab.bench.errors import RunError
 from tangentlab.bench.folder import RunFolder
 from tangentlab.bench.lab import BENCH_TABLES
-from tangentlab.bench.rows import Row, read_rows
+from tangentlab.bench.row_files import Row, read_rows
 from tangentlab.files import read_sealed, write_atomically
 from tangentlab.plain import plain, restored
 

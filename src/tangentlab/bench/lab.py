@@ -18,7 +18,7 @@ from tangentlab.bench.errors import RunStopped
 from tangentlab.bench.experiment import Experiment
 from tangentlab.bench.folder import RunFolder
 from tangentlab.bench.provenance import peak_memory_mb
-from tangentlab.bench.rows import RowWriter, count_rows, read_rows
+from tangentlab.bench.row_files import RowWriter, count_rows, read_rows
 from tangentlab.data import Dataset, load, stand_in
 from tangentlab.errors import DataFileError
 from tangentlab.files import make_folder, write_sealed

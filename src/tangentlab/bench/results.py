@@ -16,7 +16,7 @@ from tangentlab.bench.experiment import Experiment
 from tangentlab.bench.folder import Config, RunFolder
 from tangentlab.bench.kept import Kept
 from tangentlab.bench.lab import CLAIM_TABLE, DATA_TABLE, END_TABLE, SKIP_TABLE
-from tangentlab.bench.rows import Row, read_rows
+from tangentlab.bench.row_files import Row, read_rows
 from tangentlab.bench.verdicts import Measured, Verdict
 from tangentlab.errors import DataFileError
 from tangentlab.figures.curves import Curves

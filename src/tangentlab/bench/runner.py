@@ -17,7 +17,7 @@ from tangentlab.bench.folder import Config, RunFolder, runs_below
 from tangentlab.bench.lab import Event
 from tangentlab.bench.provenance import provenance
 from tangentlab.bench.results import Results
-from tangentlab.bench.rows import repair
+from tangentlab.bench.row_files import repair
 from tangentlab.bench.verdicts import Verdict
 from tangentlab.bench.worker import run_seed
 from tangentlab.errors import DiskError, TangentlabError

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from tangentlab.bench.batches import Batch, Batches
 from tangentlab.bench.callbacks import Callback
 from tangentlab.bench.lab import Lab
+from tangentlab.bench.minibatches import Batch, Minibatches
 from tangentlab.bench.seeds import derive
 
 CHECKPOINT_SECONDS = 20.0
@@ -44,7 +44,7 @@ class Training:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    batches: Batches
+    batches: Minibatches
     steps: int
     step: int = 0
     loss: float = math.nan
@@ -72,7 +72,7 @@ def clock() -> float:
 
 def train(
     model: nn.Module,
-    batches: Batches,
+    batches: Minibatches,
     loss: Loss,
     optimizer: torch.optim.Optimizer,
     steps: int,

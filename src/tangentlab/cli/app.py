@@ -218,7 +218,7 @@ def replay(
     from tangentlab.bench.compare import compare_runs
     from tangentlab.bench.folder import RunFolder, read_config
     from tangentlab.bench.provenance import provenance
-    from tangentlab.bench.rows import read_rows
+    from tangentlab.bench.row_files import read_rows
     from tangentlab.cli.console import show_comparison
 
     with friendly_errors():

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from tangentlab.data.dataset import Dataset
 from tangentlab.data.formats import read_bytes
-from tangentlab.data.pictures import SizedView, central_square, centre_of_squeezed, read_picture
+from tangentlab.data.image_files import SizedView, central_square, centre_of_squeezed, read_picture
 from tangentlab.data.places import Search
 from tangentlab.errors import DataFileError, InputError
 

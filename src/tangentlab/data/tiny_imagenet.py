@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tangentlab.data.formats import Bytes
-from tangentlab.data.pictures import read_picture
+from tangentlab.data.image_files import read_picture
 from tangentlab.errors import DataFileError
 
 CLASSES_FILE = "wnids.txt"

@@ -26,8 +26,8 @@ from tangentlab import (
     PVector,
     label_kernel,
 )
-from tangentlab.bench.batches import Batches
-from tangentlab.bench.callbacks import Every
+from tangentlab.bench.callbacks import OnPeriod
+from tangentlab.bench.minibatches import Minibatches
 from tangentlab.bench.seeds import seeded
 from tangentlab.bench.training import Training, train
 from tangentlab.data import Dataset
@@ -97,8 +97,8 @@ def train_network(data: Dataset, test: Dataset, width: int, updates: int, batch:
     model = small_cnn(width)
     before = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    callbacks = [Every(1, lambda training: tick())]
-    train(model, Batches(data, batch, 0), cross_entropy, optimizer, updates, callbacks=callbacks)
+    callbacks = [OnPeriod(1, lambda training: tick())]
+    train(model, Minibatches(data, batch, 0), cross_entropy, optimizer, updates, callbacks=callbacks)
     return Trained(before, model, accuracy(before, test), accuracy(model, test))
 
 
@@ -211,7 +211,7 @@ def race(data: Dataset, width: int, epochs: int, batch: int, tick: Tick) -> list
 
 def _one_run(name: str, rate: float, data: Dataset, width: int, epochs: int, batch: int) -> Run:
     model = small_cnn(width)
-    batches = Batches(data, batch, 1)
+    batches = Minibatches(data, batch, 1)
     optimizer: torch.optim.Optimizer
     if name == "SGD":
         optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
@@ -225,6 +225,6 @@ def _one_run(name: str, rate: float, data: Dataset, width: int, epochs: int, bat
         run.losses.append(cross_entropy(model, tuple(data)).item())
         run.seconds.append(training.seconds)
 
-    callbacks = [Every(batches.per_epoch, record)]
+    callbacks = [OnPeriod(batches.per_epoch, record)]
     train(model, batches, cross_entropy, optimizer, epochs * batches.per_epoch, callbacks=callbacks)
     return run

@@ -24,7 +24,7 @@ from tangentlab.engine.graph import reaches
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.network import Network, Options, grad_mode, require_finite, require_module, spelled_out
-from tangentlab.engine.progress import track
+from tangentlab.engine.progress_bar import track
 from tangentlab.engine.router import MIXED
 from tangentlab.engine.rows import Engine, Sweep, chunk_size
 from tangentlab.engine.snapshot import untouched

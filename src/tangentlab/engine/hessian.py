@@ -21,7 +21,7 @@ from tangentlab.engine.groups import Group
 from tangentlab.engine.losses import LossFunction, per_example
 from tangentlab.engine.memory import require_memory
 from tangentlab.engine.network import Network, grad_mode, require_finite
-from tangentlab.engine.progress import track
+from tangentlab.engine.progress_bar import track
 from tangentlab.engine.rows import Engine
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import ModelError, StructureError, TangentlabError

@@ -24,7 +24,7 @@ from tangentlab.engine.groups import Group, parameter_groups
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.memory import keep_freed_memory, memory_budget
 from tangentlab.engine.network import Network, grad_mode
-from tangentlab.engine.progress import track
+from tangentlab.engine.progress_bar import track
 from tangentlab.engine.router import Router
 from tangentlab.engine.snapshot import TURN, same_random_state, untouched
 from tangentlab.engine.weightings import Weighting, unit_cotangents

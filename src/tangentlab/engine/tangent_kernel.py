@@ -18,7 +18,7 @@ from tangentlab.engine.batches import common_length
 from tangentlab.engine.groups import Group
 from tangentlab.engine.memory import memory_budget, require_memory
 from tangentlab.engine.network import Network, require_finite
-from tangentlab.engine.progress import track
+from tangentlab.engine.progress_bar import track
 from tangentlab.engine.rows import Rows
 from tangentlab.engine.weightings import Unweighted, Weighting
 from tangentlab.errors import InputError

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 from tangentlab.lazy import imported_on_first_use
 
 if TYPE_CHECKING:
-    from tangentlab.bench.batches import Batches as Batches
-    from tangentlab.bench.callbacks import At as At
     from tangentlab.bench.callbacks import Callback as Callback
-    from tangentlab.bench.callbacks import Every as Every
+    from tangentlab.bench.callbacks import OnPeriod as OnPeriod
     from tangentlab.bench.callbacks import OnProgress as OnProgress
+    from tangentlab.bench.callbacks import OnSteps as OnSteps
     from tangentlab.bench.callbacks import geometric_steps as geometric_steps
     from tangentlab.bench.claims import Change as Change
     from tangentlab.bench.claims import Claim as Claim
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from tangentlab.bench.experiment import Cost as Cost
     from tangentlab.bench.experiment import Experiment as Experiment
     from tangentlab.bench.lab import Lab as Lab
+    from tangentlab.bench.minibatches import Minibatches as Minibatches
     from tangentlab.bench.registry import all_experiments as all_experiments
     from tangentlab.bench.registry import experiment as experiment
     from tangentlab.bench.registry import find as find

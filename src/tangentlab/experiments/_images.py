@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from tangentlab.bench.callbacks import Points as Points
 from tangentlab.data import Dataset, downscale, standardize
-from tangentlab.experiments import Batches, Lab, Training, train
+from tangentlab.experiments import Lab, Minibatches, Training, train
 from tangentlab.lines import Row as Row
 from tangentlab.temporary import changed
 
@@ -67,7 +67,7 @@ def batched(inputs: Tensor, size: int) -> list[tuple[Tensor]]:
 
 
 @contextmanager
-def evaluation(model: nn.Module, batches: Batches, passes: int) -> Iterator[None]:
+def evaluation(model: nn.Module, batches: Minibatches, passes: int) -> Iterator[None]:
     """Inside, the network is in evaluation mode, with batch norms that use the statistics of the present weights.
 
     These are averaged over `passes` minibatches. The running averages that a training leaves behind lag, and at the
@@ -107,7 +107,7 @@ def follow(
     lab: Lab,
     table: str,
     model: nn.Module,
-    batches: Batches,
+    batches: Minibatches,
     optimizer: torch.optim.Optimizer,
     steps: int,
     at: Iterable[int],

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.errors import InputError
-from tangentlab.kernels.function_space import Columns, require_shape, spectrum_of, times
+from tangentlab.kernels.function_space import Columns, eigensystem, require_shape, times
 from tangentlab.kernels.mode_dynamics import GradientFlow, ModeOptimizer
 
 
@@ -53,7 +53,7 @@ class KernelDynamics:
     def __init__(
         self, kernel: Any, targets: Tensor, initial: Tensor | None = None, *, optimizer: ModeOptimizer | None = None
     ) -> None:
-        self.spectrum = spectrum_of(kernel)
+        self.spectrum = eigensystem(kernel)
         self.optimizer = GradientFlow() if optimizer is None else optimizer
         self.targets = targets
         self._columns = Columns.of(targets, len(self.spectrum.vectors))

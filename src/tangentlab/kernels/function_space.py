@@ -17,7 +17,7 @@ from tangentlab.objects.matrix_free import Eigenpairs
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class Eigensystem:
     """Eigenvalues descending (k,), orthonormal eigenvectors as columns (dim, k); complete when k = dim."""
 
     values: Tensor
@@ -29,7 +29,7 @@ class Spectrum:
         return len(self.values) == len(self.vectors)
 
 
-def spectrum_of(kernel: Any) -> Spectrum:
+def eigensystem(kernel: Any) -> Eigensystem:
     """The spectrum of a kernel matrix, of a kernel `FMat`, or the part of it that `top_eigenpairs` has found.
 
     Eigenvalues within rounding of zero are set to zero. Cost: 9 dim^3 for a kernel, nothing for eigenpairs.
@@ -43,7 +43,7 @@ def spectrum_of(kernel: Any) -> Spectrum:
     noise = rounding_rtol(values.dtype, len(vectors)) * float(values.abs().max())
     if float(values.min()) < -10 * noise:
         raise InputError(f"A kernel is positive semi-definite, this one has the eigenvalue {float(values.min()):.3g}.")
-    return Spectrum(torch.where(values > noise, values, torch.zeros_like(values)), vectors)
+    return Eigensystem(torch.where(values > noise, values, torch.zeros_like(values)), vectors)
 
 
 @dataclass(frozen=True)

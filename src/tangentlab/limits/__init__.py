@@ -72,10 +72,10 @@ if TYPE_CHECKING:
     from tangentlab.limits.queries import queries_needed as queries_needed
     from tangentlab.limits.queries import query_bound as query_bound
     from tangentlab.limits.queries import sq_dimension as sq_dimension
-    from tangentlab.limits.tasks import Additions as Additions
-    from tangentlab.limits.tasks import Communities as Communities
-    from tangentlab.limits.tasks import DecisionTrees as DecisionTrees
-    from tangentlab.limits.tasks import DNFs as DNFs
+    from tangentlab.limits.task_families import Additions as Additions
+    from tangentlab.limits.task_families import Communities as Communities
+    from tangentlab.limits.task_families import DecisionTrees as DecisionTrees
+    from tangentlab.limits.task_families import DNFs as DNFs
     from tangentlab.limits.walsh import walsh_coefficients as walsh_coefficients
     from tangentlab.limits.walsh import weight_by_degree as weight_by_degree
 else:

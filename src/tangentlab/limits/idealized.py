@@ -14,7 +14,7 @@ from tangentlab.limits.algorithms import Algorithm
 from tangentlab.limits.emulation import chosen_algorithm, default_rate
 
 
-class _Stored(nn.Module):
+class _StoringNetwork(nn.Module):
     """What both have: T blocks of n + 1 weights that begin at 0, and an algorithm that reads them as signs."""
 
     def __init__(
@@ -51,7 +51,7 @@ class _Stored(nn.Module):
         return self.algorithm.predict(signs[:, 1:] * y[:, None], y, inputs).to(inputs)
 
 
-class SharedMemoryNetwork(_Stored):
+class SharedMemoryNetwork(_StoringNetwork):
     """Tier 1: the weights are memory, read as signs with a dead zone |w| <= 1/2; the readout is ideal.
 
     `df/dw = c / gamma` in the first empty block and 0 elsewhere, whatever f is: all that is left of a network is that a
@@ -69,7 +69,7 @@ class SharedMemoryNetwork(_Stored):
         return answers + (current * (self.cells - self.cells.detach())).sum((1, 2))
 
 
-class MemoryEdgeNetwork(_Stored):
+class MemoryEdgeNetwork(_StoringNetwork):
     """Tier 2: memory edges and output edges are real, with all their gradients; the gates around them are exact functions.
 
     `f = sum kappa r - kappa r' + head`, r = s(w c) the cells, r' their staircase copies, as in `EmulatingNetwork`.

@@ -14,9 +14,9 @@ from tangentlab.linearized.anisotropy import (
 from tangentlab.linearized.anisotropy_data import direction_dataset
 from tangentlab.linearized.consistency import ConsistencyProfile, ConsistencyRecipe, consistency_scores, read_c_scores
 from tangentlab.linearized.eigenfunctions import Eigenfunctions, LemmaOne, chance_concentration, eigenfunctions
-from tangentlab.linearized.groups import Groups, cue_groups, noise_groups, score_groups, with_and_without
+from tangentlab.linearized.example_groups import Groups, cue_groups, noise_groups, score_groups, with_and_without
+from tangentlab.linearized.linearity import Linearity, LinearityProbe
 from tangentlab.linearized.linearize import LinearizedModel, linearize
-from tangentlab.linearized.probes import Linearity, LinearityProbe
 from tangentlab.linearized.progress import (
     at_progress,
     common_thresholds,

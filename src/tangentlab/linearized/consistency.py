@@ -23,7 +23,7 @@ from torch import Generator, Tensor, nn
 
 from tangentlab.data import Dataset
 from tangentlab.engine.network import evaluated, require_finite
-from tangentlab.engine.progress import track
+from tangentlab.engine.progress_bar import track
 from tangentlab.errors import DataFileError, InputError
 from tangentlab.files import make_folder, write_atomically
 from tangentlab.models import LeNet5

@@ -12,9 +12,9 @@ from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
 from tangentlab.linalg import CGReport, conjugate_gradients
 from tangentlab.optim.damping import AdaptiveDamping
+from tangentlab.optim.hyperparameters import Schedule, check_period, check_schedule, value_at
 from tangentlab.optim.method import Gradients
 from tangentlab.optim.preconditioner import Preconditioner
-from tangentlab.optim.schedule import Schedule, check_period, check_schedule, value_at
 from tangentlab.optim.sums import Sample
 
 NO_EXAMPLES = "no axis of its input separates the examples, so its gradients cannot be joined with the other layers'"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.errors import InputError
-from tangentlab.optim.schedule import Schedule, check_schedule, value_at
+from tangentlab.optim.hyperparameters import Schedule, check_schedule, value_at
 
 
 class Clipping:

@@ -12,7 +12,7 @@ from tangentlab.engine.capture import output_gradients
 from tangentlab.engine.likelihood import Likelihood, likelihood_of
 from tangentlab.engine.weightings import Exact, MonteCarlo
 from tangentlab.errors import InputError
-from tangentlab.optim.observer import Pass
+from tangentlab.optim.passes import Pass
 
 KINDS = ("empirical", "monte-carlo", "exact")
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tangentlab.errors import InputError
 from tangentlab.objects.pmat.pi import ratio
+from tangentlab.optim.hyperparameters import check_period, check_schedule
 from tangentlab.optim.options import NamedOptions
-from tangentlab.optim.schedule import check_period, check_schedule
 
 FORMS = ("factored", "plain")
 

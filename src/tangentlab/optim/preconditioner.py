@@ -17,12 +17,12 @@ from tangentlab.errors import InputError, ModelError
 from tangentlab.optim.clipping import Clipping
 from tangentlab.optim.curvature import Curvature
 from tangentlab.optim.damping import AdaptiveDamping
+from tangentlab.optim.hyperparameters import Schedule, check_period, check_schedule, value_at
 from tangentlab.optim.method import Gradients, Method
-from tangentlab.optim.observer import Pass, PassObserver
 from tangentlab.optim.options import NamedOptions, require_model
+from tangentlab.optim.passes import Pass, PassObserver
 from tangentlab.optim.reduction import check_reduction, gain_of
 from tangentlab.optim.report import Report, Treatment, shortfall
-from tangentlab.optim.schedule import Schedule, check_period, check_schedule, value_at
 from tangentlab.optim.sums import Sample, samples_of
 from tangentlab.optim.trial import Evaluate, adapt
 from tangentlab.optim.verification import Verification, brought_to

@@ -8,9 +8,9 @@ from torch import nn
 
 from tangentlab.errors import InputError
 from tangentlab.objects.pmat.pi import Pi, check_pi
-from tangentlab.optim.block import BlockOptions
-from tangentlab.optim.blockwise import BlockPreconditioner
-from tangentlab.optim.schedule import Schedule
+from tangentlab.optim.hyperparameters import Schedule
+from tangentlab.optim.layer_block import BlockOptions
+from tangentlab.optim.layerwise import BlockPreconditioner
 
 
 class Diagonal(BlockPreconditioner):

@@ -11,7 +11,7 @@ from torch import Tensor
 from tangentlab.engine.groups import Group
 from tangentlab.layers import OuterSum
 from tangentlab.layers.lookup import LookupSum
-from tangentlab.optim.observer import PassObserver, SeenCall
+from tangentlab.optim.passes import PassObserver, SeenCall
 from tangentlab.optim.sums import Sample
 from tangentlab.parallel.processes import Processes
 

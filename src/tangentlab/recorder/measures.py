@@ -23,10 +23,10 @@ from tangentlab.engine.likelihood import Binary, Classification, LogSoftmax
 from tangentlab.errors import InputError
 from tangentlab.kernels.similarity import label_alignment
 from tangentlab.kernels.spectrum import kernel_spectrum
-from tangentlab.linearized.probes import linearity as compared
-from tangentlab.recorder.curvature import curvature
+from tangentlab.linearized.linearity import linearity as compared
 from tangentlab.recorder.likelihoods import loss_for, probabilities
 from tangentlab.recorder.probes import View
+from tangentlab.recorder.traces import curvature
 
 Measure = Callable[[View], dict[str, float]]
 SHARES = (0.04, 0.08, 0.16)

@@ -18,7 +18,7 @@ from tangentlab.engine.feeding import moved
 from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.network import Network, Options
 from tangentlab.errors import InputError
-from tangentlab.linearized.probes import Observed, observed, representation_modules
+from tangentlab.linearized.linearity import Observed, observed, representation_modules
 from tangentlab.metrics import NTK
 from tangentlab.objects.fmat import FMatDense
 from tangentlab.recorder.clock import Clock

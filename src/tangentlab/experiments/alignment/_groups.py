@@ -13,7 +13,7 @@ from torch import nn
 from tangentlab import NTK
 from tangentlab.alignment import Hierarchy, hierarchical_alignment
 from tangentlab.data import Dataset, label_noise, standardize
-from tangentlab.experiments import Batches, Experiment, Lab, Training, geometric_steps
+from tangentlab.experiments import Experiment, Lab, Minibatches, Training, geometric_steps
 from tangentlab.experiments._images import Row, follow
 from tangentlab.models import MLP
 from tangentlab.recorder.measures import CENTRE
@@ -67,7 +67,7 @@ class MixtureSetting(Experiment):
             return row
 
         optimizer = torch.optim.SGD(model.parameters(), lr=self.rate, momentum=self.momentum)
-        batches = Batches(parts.data, min(self.batch, len(parts.data)), lab.seed)
+        batches = Minibatches(parts.data, min(self.batch, len(parts.data)), lab.seed)
         points = geometric_steps(self.steps, 5.0, self.ratio)
         return follow(lab, "alignment", model, batches, optimizer, self.steps, points, measured, name=name, **facts)
 

@@ -13,12 +13,12 @@ from torch import nn
 from tangentlab.alignment import LearningFlow, comparison_measures
 from tangentlab.data import Dataset, label_noise
 from tangentlab.experiments import (
-    Batches,
     Chapter,
     Cost,
-    Every,
     Experiment,
     Lab,
+    Minibatches,
+    OnPeriod,
     Picture,
     Results,
     Training,
@@ -55,11 +55,11 @@ def measured_training(lab: Lab, model: nn.Module, data: Dataset, test: Dataset, 
 
     done = train(
         model,
-        Batches(data, min(options.batch, len(data)), lab.seed),
+        Minibatches(data, min(options.batch, len(data)), lab.seed),
         cross_entropy,
         torch.optim.SGD(model.parameters(), lr=options.rate, momentum=options.momentum),
         lab.capped(options.cap),
-        callbacks=[Every(options.check, check)],
+        callbacks=[OnPeriod(options.check, check)],
         after_update=lambda training: flow.update(),
     )
     lab.steps += done.step

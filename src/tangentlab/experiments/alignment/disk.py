@@ -14,11 +14,11 @@ from tangentlab.alignment import label_alignment
 from tangentlab.data import disk, disk_labels, grid
 from tangentlab.errors import NumericsError
 from tangentlab.experiments import (
-    Batches,
     Chapter,
     Cost,
     Experiment,
     Lab,
+    Minibatches,
     Picture,
     Results,
     Training,
@@ -111,7 +111,7 @@ class DiskEigenfunctions(Experiment):
                 lab.save_array(f"modes{suffix}-{training.step}", vectors[:8].float())
             return row | {"accuracy": accuracy}
 
-        optimizer, batches = torch.optim.SGD(model.parameters(), lr=self.rate), Batches(data, None, lab.seed)
+        optimizer, batches = torch.optim.SGD(model.parameters(), lr=self.rate), Minibatches(data, None, lab.seed)
         rows = follow(lab, "kernel", model, batches, optimizer, self.steps, self.shown, measured, loss=binary_loss)
         start, end = rows[0], rows[-1]
         lab.measure("6.1-start", start["ratio"])

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from tangentlab.experiments import (
-    Batches,
     Chapter,
     Cost,
     Experiment,
     Lab,
+    Minibatches,
     Picture,
     Results,
     Training,
@@ -102,7 +102,7 @@ class HeldOutAlignment(Experiment):
         data, test = image_data(lab, source, self.pixels if network == "ResNet18" else 32, images)
         test = some_of(test, self.test)
         model = self._network(lab, network, data.inputs)
-        batches = Batches(data, min(self.batch, len(data)), lab.seed)
+        batches = Minibatches(data, min(self.batch, len(data)), lab.seed)
         probe = some_of(test, lab.capped(self.probe))
 
         def measured(_: Training) -> Row:

@@ -13,12 +13,12 @@ from tangentlab import NTK, FMatDense
 from tangentlab.alignment import compare_directions, kernel_velocity
 from tangentlab.data import Dataset
 from tangentlab.experiments import (
-    At,
-    Batches,
     Chapter,
     Cost,
     Experiment,
     Lab,
+    Minibatches,
+    OnSteps,
     Picture,
     Results,
     Training,
@@ -109,9 +109,9 @@ class TrainedKernel(Experiment):
         def record(training: Training) -> None:
             kernels[training.step] = NTK(model, probe, outputs="trace", progress=False).data.double()
 
-        points = At(geometric_steps(self.steps, 5.0, self.ratio), record, last=True)
+        points = OnSteps(geometric_steps(self.steps, 5.0, self.ratio), record, last=True)
         optimizer = torch.optim.SGD(model.parameters(), lr=self.rate, momentum=self.momentum)
-        batches = Batches(data, min(self.batch, len(data)), lab.seed)
+        batches = Minibatches(data, min(self.batch, len(data)), lab.seed)
         # Without checkpoints: the kernels on the way are not part of the training's state.
         train(model, batches, cross_entropy, optimizer, lab.capped(self.steps), callbacks=[points])
         lab.steps += lab.capped(self.steps)

@@ -12,11 +12,11 @@ from torch import nn
 
 from tangentlab.data import Dataset, label_noise
 from tangentlab.experiments import (
-    Batches,
     Chapter,
     Cost,
     Experiment,
     Lab,
+    Minibatches,
     Picture,
     Results,
     Training,
@@ -95,8 +95,8 @@ class VGGAlignment(Experiment):
         with lab.seeded("model"):
             return VGG(self.depth, 10, self.base, in_channels=self.channels, image_size=self.pixels)
 
-    def _batches(self, lab: Lab, data: Dataset) -> Batches:
-        return Batches(data, min(self.batch, len(data)), lab.seed)
+    def _batches(self, lab: Lab, data: Dataset) -> Minibatches:
+        return Minibatches(data, min(self.batch, len(data)), lab.seed)
 
     def _sgd(self, model: nn.Module, rate: float) -> torch.optim.SGD:
         return torch.optim.SGD(model.parameters(), lr=rate, momentum=self.momentum)

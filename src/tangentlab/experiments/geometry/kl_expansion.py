@@ -16,11 +16,11 @@ from torch.func import functional_call, jacrev
 
 from tangentlab.data import Dataset, standardize
 from tangentlab.experiments import (
-    Batches,
     Chapter,
     Cost,
     Experiment,
     Lab,
+    Minibatches,
     Picture,
     Results,
     Table,
@@ -187,7 +187,7 @@ class KLExpansion(Experiment):
         if key == "regression-network":
             return network_family(key, net, inputs, "normal")
         if key == "network-trained":
-            batches = Batches(data, min(50, len(data)), lab.seed)
+            batches = Minibatches(data, min(50, len(data)), lab.seed)
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
             train(net, batches, _cross_entropy, optimizer, self.updates, lab=lab, name="digits")
         return network_family(key, net, inputs, "softmax")

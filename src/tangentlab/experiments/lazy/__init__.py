@@ -7,7 +7,7 @@ from tangentlab.lazy import imported_on_first_use
 if TYPE_CHECKING:
     from tangentlab.experiments.lazy.c_scores import LazyCScores as LazyCScores
     from tangentlab.experiments.lazy.c_scores import LazyCScoresVGG as LazyCScoresVGG
-    from tangentlab.experiments.lazy.dense import DenseRegimes as DenseRegimes
+    from tangentlab.experiments.lazy.dense_networks import DenseRegimes as DenseRegimes
     from tangentlab.experiments.lazy.label_noise import LazyLabelNoise as LazyLabelNoise
     from tangentlab.experiments.lazy.label_noise import LazyLabelNoiseVGG as LazyLabelNoiseVGG
     from tangentlab.experiments.lazy.learning_rates import LazyLearningRates as LazyLearningRates

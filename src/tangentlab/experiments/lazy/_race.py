@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from tangentlab.data import Dataset
 from tangentlab.errors import InputError
-from tangentlab.experiments import Batches, Lab, Results, Training, geometric_steps
+from tangentlab.experiments import Lab, Minibatches, Results, Training, geometric_steps
 from tangentlab.experiments._images import Row, follow
 from tangentlab.figures.curves import Curves
 from tangentlab.linearized import AlphaModel, Groups, LinearityProbe, at_progress, common_thresholds
@@ -89,7 +89,7 @@ class Race:
             return look(knob.model, training, row)
 
         optimizer = torch.optim.SGD(knob.model.parameters(), lr=knob.learning_rate(rate), momentum=self.momentum)
-        batches = Batches((*self.train, stored), min(self.batch, len(self.train)), lab.seed)
+        batches = Minibatches((*self.train, stored), min(self.batch, len(self.train)), lab.seed)
         return follow(lab, table, knob, batches, optimizer, updates, at, measure, loss=_loss, name=name, **facts)
 
     def _initial(self, lab: Lab, knob: AlphaModel, data: Dataset) -> Tensor:

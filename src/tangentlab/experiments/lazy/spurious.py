@@ -11,10 +11,10 @@ from torch import nn
 
 from tangentlab.data import Dataset, only_classes
 from tangentlab.experiments import (
-    Batches,
     Chapter,
     Cost,
     Lab,
+    Minibatches,
     Picture,
     Results,
     experiment,
@@ -137,7 +137,7 @@ class SpuriousCue(CueSetting):
         others = torch.isin(data.targets, torch.tensor(self.core), invert=True)
         rest = data.take(others.nonzero().squeeze(1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=self.momentum)
-        batches = Batches(rest, min(self.batch, len(rest)), lab.seed)
+        batches = Minibatches(rest, min(self.batch, len(rest)), lab.seed)
         train(model.train(), batches, cross_entropy, optimizer, self.pretraining, lab=lab, name="pretraining")
         model.fc = head
         return model.eval()

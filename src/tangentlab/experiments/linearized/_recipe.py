@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.data import Dataset
-from tangentlab.experiments import Batches, Callback, Lab, Training, train
+from tangentlab.experiments import Callback, Lab, Minibatches, Training, train
 from tangentlab.experiments._images import batched, for_trial
 from tangentlab.linearized import eigenfunctions, linearize
 from tangentlab.models import MLP, LeNet5, ResNet18, fan_in_normal_
@@ -120,7 +120,7 @@ def train_task(
     lab: Lab, model: nn.Module, data: Dataset, recipe: Recipe, name: str, callbacks: Sequence[Callback] = ()
 ) -> Training:
     """Train by the recipe; a linearized network keeps its base in evaluation mode by itself."""
-    batches = Batches(data, min(recipe.batch, len(data)), lab.seed)
+    batches = Minibatches(data, min(recipe.batch, len(data)), lab.seed)
     steps = recipe.steps(len(data))
     optimizer = recipe.make_optimizer(model)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))

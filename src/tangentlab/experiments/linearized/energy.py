@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from tangentlab.data import Dataset
 from tangentlab.experiments import (
-    Batches,
     Chapter,
     Cost,
     Experiment,
     Lab,
+    Minibatches,
     Picture,
     Results,
     Training,
@@ -154,7 +154,7 @@ class EnergyConcentration(Experiment):
         test = test.first(for_trial(lab, len(test)))
         model = fresh(lab, kind, train, base=self.base, zero_init=self.zero_init)
         recipe = self.recipe(kind)
-        batches = Batches(train, min(recipe.batch, len(train)), lab.seed)
+        batches = Minibatches(train, min(recipe.batch, len(train)), lab.seed)
         steps = lab.capped(recipe.steps(len(train)))
 
         def energy(examples: int) -> float:

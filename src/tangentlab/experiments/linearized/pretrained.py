@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from tangentlab.data import Dataset
-from tangentlab.experiments import Chapter, Cost, Every, Experiment, Lab, Picture, Results, Training, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, OnPeriod, Picture, Results, Training, experiment
 from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import for_trial, image_data
 from tangentlab.experiments.linearized._recipe import (
@@ -89,7 +89,7 @@ class PretrainedKernel(Experiment):
             lab.log("along", model=name, epoch=round(training.epoch), valid=accuracy, loss=_last(losses))
 
         period = lab.capped(max(1, len(train) // min(self.batch, len(train))))
-        train_task(lab, model, train, self.recipe(), MODELS[name], [losses, Every(period, record)])
+        train_task(lab, model, train, self.recipe(), MODELS[name], [losses, OnPeriod(period, record)])
         mean = sum(losses.losses) / max(1, len(losses.losses))
         return {"train": binary_accuracy(model, train), "valid": binary_accuracy(model, valid), "loss": mean}
 

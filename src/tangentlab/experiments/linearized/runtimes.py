@@ -11,7 +11,7 @@ import torch
 
 from tangentlab import NTK
 from tangentlab.engine.memory import require_memory
-from tangentlab.engine.progress import progress_told_to
+from tangentlab.engine.progress_bar import progress_told_to
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import batched, for_trial

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from tangentlab.experiments import (
-    Batches,
     Chapter,
     Cost,
     Lab,
+    Minibatches,
     Picture,
     Results,
     Training,
@@ -104,7 +104,7 @@ class FimQuality(ResidualSetting):
 
         points = Points(self.points, compare)
         optimizer = torch.optim.SGD(model.parameters(), lr=self.rate, momentum=self.momentum)
-        batches = Batches(data, min(self.batch, len(data)), lab.seed)
+        batches = Minibatches(data, min(self.batch, len(data)), lab.seed)
         train(model, batches, cross_entropy, optimizer, self.updates, lab=lab, callbacks=[points])
         for claim, value in judge.numbers(points.rows).items():
             lab.measure(claim, value)

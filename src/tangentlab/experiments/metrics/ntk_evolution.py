@@ -14,10 +14,10 @@ from torch import Tensor
 from tangentlab import NTK
 from tangentlab.data import Dataset
 from tangentlab.experiments import (
-    Batches,
     Chapter,
     Cost,
     Lab,
+    Minibatches,
     Picture,
     Results,
     Training,
@@ -134,7 +134,7 @@ class NTKEvolution(ResidualSetting):
         """Train on all classes; compute the kernel of two of them at every point."""
         data, test = image_data(lab, self.data, self.pixels, self.images)
         model = self.network(lab, data, self.norm).train()
-        batches = Batches(data, min(self.batch, len(data)), lab.seed)
+        batches = Minibatches(data, min(self.batch, len(data)), lab.seed)
         inputs, classes = self._examples(test)
 
         def measured(training: Training) -> Row:

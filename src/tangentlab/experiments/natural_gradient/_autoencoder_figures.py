@@ -10,11 +10,17 @@ from matplotlib.colors import LogNorm
 
 from tangentlab.experiments import Picture, Results
 from tangentlab.experiments._images import Row
-from tangentlab.experiments.natural_gradient._race import DIVERGED, Method, draw_envelopes, logarithmic, logged
+from tangentlab.experiments.natural_gradient._optimizer_race import (
+    DIVERGED,
+    Competitor,
+    draw_envelopes,
+    logarithmic,
+    logged,
+)
 from tangentlab.figures.style import heatmap, label, legend_outside, panels, quantity
 
 
-def draw(results: Results, methods: Sequence[Method]) -> Iterator[Picture]:
+def draw(results: Results, methods: Sequence[Competitor]) -> Iterator[Picture]:
     """Loss per epoch, loss per second, validation; then the sensitivity of each method."""
     rows = logged(results, "grid")
     figure, ((left, middle, right),) = panels(3)
@@ -36,7 +42,7 @@ def draw(results: Results, methods: Sequence[Method]) -> Iterator[Picture]:
     yield _sensitivity(rows, methods)
 
 
-def _sensitivity(rows: list[Row], methods: Sequence[Method]) -> Picture:
+def _sensitivity(rows: list[Row], methods: Sequence[Competitor]) -> Picture:
     last = max(row["epoch"] for row in rows)
     ends = [row for row in rows if row["epoch"] == last and row["train"] < DIVERGED]
     low, high = min(row["train"] for row in ends), float(np.quantile([row["train"] for row in ends], 0.8))
@@ -54,7 +60,7 @@ def _sensitivity(rows: list[Row], methods: Sequence[Method]) -> Picture:
     )
 
 
-def _grid(panel: Axes, rows: list[Row], method: Method, low: float, high: float) -> None:
+def _grid(panel: Axes, rows: list[Row], method: Competitor, low: float, high: float) -> None:
     first = sorted({row["first"] for row in rows}, reverse=True)
     second = sorted({row["second"] for row in rows}, reverse=True)
     values = np.full((len(first), len(second)), np.nan)

@@ -6,7 +6,7 @@ from math import isfinite, isnan, log, nan
 from typing import TYPE_CHECKING
 
 from tangentlab.experiments._images import Row
-from tangentlab.experiments.natural_gradient._race import (
+from tangentlab.experiments.natural_gradient._optimizer_race import (
     curve,
     envelope,
     equal_time,

@@ -12,7 +12,7 @@ from tangentlab.experiments import Picture, Results
 from tangentlab.experiments._images import Row
 from tangentlab.experiments.natural_gradient._competitors import NATURAL
 from tangentlab.experiments.natural_gradient._convolutional_claims import SCHEDULED, of
-from tangentlab.experiments.natural_gradient._race import Method, draw_envelopes, logarithmic, logged
+from tangentlab.experiments.natural_gradient._optimizer_race import Competitor, draw_envelopes, logarithmic, logged
 from tangentlab.figures.style import label, legend_outside, panels, quantity
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _finish(figure: Figure, axes: Sequence[Axes]) -> None:
     legend_outside(figure, axes[0], 4)
 
 
-def _main(name: str, rows: list[Row], race: ConvolutionalRace, methods: list[Method]) -> Picture:
+def _main(name: str, rows: list[Row], race: ConvolutionalRace, methods: list[Competitor]) -> Picture:
     own = [row for row in rows if row["batch"] == race.batch_of(row["method"])]
     figure, ((left, middle, right),) = panels(3)
     draw_envelopes(left, own, methods, "epoch")
@@ -58,7 +58,7 @@ def _main(name: str, rows: list[Row], race: ConvolutionalRace, methods: list[Met
     )
 
 
-def _batches(name: str, rows: list[Row], race: ConvolutionalRace, methods: list[Method]) -> Picture:
+def _batches(name: str, rows: list[Row], race: ConvolutionalRace, methods: list[Competitor]) -> Picture:
     figure, ((*axes,),) = panels(3)
     for panel, size in zip(axes, race.batches, strict=True):
         draw_envelopes(panel, [row for row in rows if row["batch"] == size], methods, "epoch")
@@ -69,7 +69,7 @@ def _batches(name: str, rows: list[Row], race: ConvolutionalRace, methods: list[
     )
 
 
-def _updates(rows: list[Row], race: ConvolutionalRace, methods: list[Method]) -> Picture:
+def _updates(rows: list[Row], race: ConvolutionalRace, methods: list[Competitor]) -> Picture:
     figure, ((left, right),) = panels(2)
     for size, style in zip(race.batches, (":", "--", "-"), strict=True):
         own = [row for method in methods for row in of(rows, method.key, size)]
@@ -90,7 +90,7 @@ def _updates(rows: list[Row], race: ConvolutionalRace, methods: list[Method]) ->
     )
 
 
-def _schedule(name: str, rows: list[Row], methods: list[Method]) -> Picture:
+def _schedule(name: str, rows: list[Row], methods: list[Competitor]) -> Picture:
     figure, ((left, right),) = panels(2)
     draw_envelopes(left, rows, methods, "epoch")
     draw_envelopes(right, rows, methods, "seconds")

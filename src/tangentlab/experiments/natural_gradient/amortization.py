@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from tangentlab import per_example_grads
 from tangentlab.data import Dataset
 from tangentlab.experiments import (
-    Batches,
     Chapter,
     Cost,
     Experiment,
     Lab,
+    Minibatches,
     Picture,
     Results,
     Training,
@@ -27,12 +27,20 @@ from tangentlab.experiments import train as train_model
 from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import Points, Row
 from tangentlab.experiments.natural_gradient._competitors import COLORS, NATURAL, natural
-from tangentlab.experiments.natural_gradient._race import DIVERGED, Method, compete, envelope, grid, logarithmic, logged
+from tangentlab.experiments.natural_gradient._optimizer_race import (
+    DIVERGED,
+    Competitor,
+    compete,
+    envelope,
+    grid,
+    logarithmic,
+    logged,
+)
 from tangentlab.experiments.natural_gradient.autoencoder import load_images, make_field, reconstruction
 from tangentlab.figures.style import label, legend_below, panels, quantity
 from tangentlab.models import AutoEncoder, glorot_
 from tangentlab.optim import EKFACra, NaturalSGD
-from tangentlab.optim.block import LayerBlock
+from tangentlab.optim.layer_block import LayerBlock
 
 Array = NDArray[Any]
 FIGURE = "§4.4.1, figure 4.4"
@@ -111,7 +119,7 @@ class Amortization(Experiment):
         self._judge_periods(lab, rows)
         self._judge_spectrum(lab, self._spectrum(lab, train_set))
 
-    def _contests(self) -> Iterator[tuple[Method, int]]:
+    def _contests(self) -> Iterator[tuple[Competitor, int]]:
         """Every method with every period, KFAC with period 1 as well."""
         for key, name in NATURAL.items():
             for period in (1, *self.periods) if key == "kfac" else self.periods:
@@ -147,7 +155,7 @@ class Amortization(Experiment):
             model = glorot_(AutoEncoder((pixels.shape[1], *self.widths)))
         precond = EKFACra(model, damping=self.damping, period=NEVER, warm_up=False)
         optimizer = NaturalSGD(model, lr=self.rate, preconditioner=precond)
-        batches = Batches((pixels,), min(self.batch, len(pixels)), lab.seed)
+        batches = Minibatches((pixels,), min(self.batch, len(pixels)), lab.seed)
         few = pixels[: self.examples]
 
         def record(training: Training) -> list[Row]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.data import Dataset, downscale
-from tangentlab.experiments import Batches, Chapter, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Minibatches, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import Row, some_of
 from tangentlab.experiments.natural_gradient import _autoencoder_figures as figures
@@ -25,10 +25,10 @@ from tangentlab.experiments.natural_gradient._competitors import (
     sgd,
     soap,
 )
-from tangentlab.experiments.natural_gradient._race import (
+from tangentlab.experiments.natural_gradient._optimizer_race import (
     DIVERGED,
+    Competitor,
     Field,
-    Method,
     compete,
     curve,
     envelope,
@@ -43,7 +43,7 @@ SHORT = {"ekfac": "ekfac", "ekfac-ra": "ra", MODEL_FISHER: "model"}
 KEYS = {short: key for key, short in SHORT.items()}
 
 
-def methods(period: int) -> list[Method]:
+def methods(period: int) -> list[Competitor]:
     """The competitors."""
     family = [natural(key, name, COLORS[key], period) for key, name in NATURAL.items()]
     return [*family, model_fisher("multi_label", period), sgd("sgd", norm=True), adam(), soap()]
@@ -78,7 +78,7 @@ def make_field(
         with torch.no_grad():
             return {key: float(reconstruction(model, tuple(some_of(part, 2000)))) for key, part in parts.items()}
 
-    return Field(network, reconstruction, score, Batches(train_set, batch, lab.seed + repeat), epochs)
+    return Field(network, reconstruction, score, Minibatches(train_set, batch, lab.seed + repeat), epochs)
 
 
 OWN = ("ra", "model")

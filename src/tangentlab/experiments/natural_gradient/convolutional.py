@@ -10,13 +10,13 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from tangentlab.data import Dataset
-from tangentlab.experiments import Batches, Chapter, Cost, Experiment, Lab, Picture, Results, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Minibatches, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import Row, cross_entropy, image_data, loss_and_accuracy, some_of
 from tangentlab.experiments.natural_gradient import _convolutional_claims as claims
 from tangentlab.experiments.natural_gradient import _convolutional_figures as figures
 from tangentlab.experiments.natural_gradient._competitors import COLORS, NATURAL, adam, natural, sgd, soap
-from tangentlab.experiments.natural_gradient._race import Field, Method, compete, grid, halving, winner
+from tangentlab.experiments.natural_gradient._optimizer_race import Competitor, Field, compete, grid, halving, winner
 from tangentlab.models import VGG11, ResNet34
 
 Point = tuple[float, float]
@@ -52,7 +52,7 @@ class ConvolutionalRace(Experiment):
     def network(self, channels: int, norm: bool) -> nn.Module:
         """A fresh network."""
 
-    def methods(self) -> list[Method]:
+    def methods(self) -> list[Competitor]:
         """The competitors, by name."""
         own = [natural(key, NATURAL[key], COLORS[key], self.period, sua=True) for key in self.family]
         others = {"sgd": sgd("sgd", norm=False), "sgd-bn": sgd("sgd-bn", norm=True), "adam": adam(), "soap": soap()}
@@ -124,7 +124,7 @@ class ConvolutionalRace(Experiment):
             valid, accuracy = loss_and_accuracy(model, scored["valid"])
             return {"train": train, "valid": valid, "error": 1 - accuracy}
 
-        return Field(network, cross_entropy, score, Batches(train_set, min(size, 10 * most), lab.seed), self.epochs)
+        return Field(network, cross_entropy, score, Minibatches(train_set, min(size, 10 * most), lab.seed), self.epochs)
 
     def draw(self, results: Results) -> Iterator[Picture]:
         """All panels."""

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from tangentlab import FIM_Empirical, PMat, PMatEKFAC, PMatKFAC, PVector, per_example_grads
 from tangentlab.data import Dataset
 from tangentlab.experiments import (
-    Batches,
     Chapter,
     Cost,
     Experiment,
     Lab,
+    Minibatches,
     Picture,
     Results,
     Training,
@@ -129,7 +129,7 @@ class KfacEigenbasis(Experiment):
 
         points = Points(range(0, self.updates + 1, self.every), record)
         optimizer = torch.optim.SGD(model.parameters(), lr=self.rate, momentum=self.momentum)
-        batches = Batches(data, min(self.batch, len(data)), lab.seed)
+        batches = Minibatches(data, min(self.batch, len(data)), lab.seed)
         # Without checkpoints: the matrices belong to earlier weights and are not part of the training's state.
         train(model, batches, cross_entropy, optimizer, lab.capped(self.updates), callbacks=[points])
         lab.steps += lab.capped(self.updates)

@@ -15,11 +15,11 @@ from tangentlab.errors import InputError, ModelError
 from tangentlab.layers import Matrix, OuterSum
 from tangentlab.objects.pmat import PMatEKFAC, PMatKFAC
 from tangentlab.objects.pmat.kronecker import KronBlock
-from tangentlab.optim.block import BlockOptions, LayerBlock
+from tangentlab.optim.hyperparameters import Schedule, check_choice, check_period, check_schedule, value_at
+from tangentlab.optim.layer_block import BlockOptions, LayerBlock
 from tangentlab.optim.method import Gradients
 from tangentlab.optim.preconditioner import Preconditioner
 from tangentlab.optim.refresh import refresh_sides
-from tangentlab.optim.schedule import Schedule, check_choice, check_period, check_schedule, value_at
 from tangentlab.optim.sides import RunningChannels, RunningDense, RunningDiagonal, RunningSide
 from tangentlab.optim.sums import Sample
 from tangentlab.optim.thin import RunningThin

@@ -22,8 +22,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from tangentlab.engine.capture import history_keeper
 from tangentlab.engine.groups import Group, Site, local_parameter
 from tangentlab.layers.registry import Inputs, Part, Report
+from tangentlab.optim.example_rows import ExampleRows, couples_examples, meet_other_examples
 from tangentlab.optim.leaves import Leaves, will_accumulate
-from tangentlab.optim.rows import ExampleRows, couples_examples, meet_other_examples
 from tangentlab.optim.sums import ObservedUse, example_axis, use_of
 from tangentlab.optim.watch import LoopWatch
 

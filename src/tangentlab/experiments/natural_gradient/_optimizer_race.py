@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 from torch import Tensor, nn
 
-from tangentlab.experiments import Batches, Lab, Results, Training, train
+from tangentlab.experiments import Lab, Minibatches, Results, Training, train
 from tangentlab.experiments._images import Points, Row, evaluation
 from tangentlab.figures.style import PALETTE
 
@@ -28,7 +28,7 @@ DIVERGED = math.inf
 
 
 @dataclass(frozen=True)
-class Method:
+class Competitor:
     """One competitor.
 
     Attributes:
@@ -63,7 +63,7 @@ class Field:
     network: Callable[[bool], nn.Module]
     loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
     score: Callable[[nn.Module], dict[str, float]]
-    batches: Batches
+    batches: Minibatches
     epochs: int
 
     @property
@@ -75,7 +75,7 @@ class Field:
 def compete(
     lab: Lab,
     field: Field,
-    method: Method,
+    method: Competitor,
     point: tuple[float, float],
     table: str,
     after_update: Callable[[torch.optim.Optimizer, Training], None] | None = None,
@@ -190,7 +190,7 @@ def logged(results: Results, table: str, **conditions: Any) -> list[Row]:
     return [dict(row) for row in results.table(table, **conditions).rows]
 
 
-def draw_envelopes(axes: Axes, rows: list[Row], methods: Sequence[Method], unit: str, key: str = "train") -> None:
+def draw_envelopes(axes: Axes, rows: list[Row], methods: Sequence[Competitor], unit: str, key: str = "train") -> None:
     """Lower envelopes over epochs, or the selected settings over seconds."""
     for method in methods:
         own = [row for row in rows if row["method"] == method.key]

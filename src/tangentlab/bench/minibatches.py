@@ -1,8 +1,9 @@
-"""`Batches`: an endless, shuffled stream of minibatches in which batch k depends only on the seed and on k."""
+"""`Minibatches`: an endless, shuffled stream of minibatches in which batch k depends only on the seed and on k."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Generator, Tensor
@@ -10,11 +11,12 @@ from torch import Generator, Tensor
 from tangentlab.bench.seeds import derive, torch_generator
 from tangentlab.data import Dataset
 from tangentlab.errors import InputError
+from tangentlab.moved import moved_name
 
 Batch = tuple[Tensor, ...]
 
 
-class Batches:
+class Minibatches:
     """Minibatches of `size` examples; a fresh permutation every epoch, the last partial batch dropped.
 
     `size=None` gives the whole data set every time, in its own order. Since batch k is a function of (seed, k), a
@@ -39,7 +41,7 @@ class Batches:
 
     @property
     def per_epoch(self) -> int:
-        """Batches per epoch."""
+        """Minibatches per epoch."""
         return 1 if self.size is None else self.count // self.size
 
     def at(self, step: int) -> Batch:
@@ -56,3 +58,6 @@ class Batches:
             self._epoch, self._order = epoch, torch.randperm(self.count, generator=generator)
         rows = self._order[position * size : (position + 1) * size]
         return tuple(tensor[rows] for tensor in self.tensors)
+
+
+__getattr__ = partial(moved_name, __name__)
