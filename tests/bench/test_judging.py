@@ -14,7 +14,7 @@ from tangentlab.bench.errors import RunError, SettingError
 from tangentlab.bench.folder import RunFolder
 from tangentlab.bench.history import refuse_silent_changes, unexplained
 from tangentlab.bench.judging import judge_again
-from tangentlab.bench.kept import ARRAYS, ROWS, Kept, keep
+from tangentlab.bench.kept import ROWS, Kept, keep, kept_array
 from tangentlab.bench.results import Results
 from tangentlab.bench.row_files import read_rows
 from tangentlab.bench.summary import read_summary
@@ -143,22 +143,54 @@ def test_what_would_be_too_large_is_refused_with_the_largest_parts(
     keep(runs["toy-training"], tmp_path, ("los?", "passed", "weights"))
     kept = Kept.of(tmp_path)
     assert kept is not None and not kept.arrays and {row["table"] for row in kept.rows} == {"between", "claim", "end"}
-    keep(runs["toy-training"], tmp_path, ("loss", "[!0]/weights"))
+    keep(runs["toy-training"], tmp_path, ("loss", "others/weights"))
     kept = Kept.of(tmp_path)
     assert kept is not None and list(kept.arrays) == ["0/weights"]
 
 
-def test_rounding_goes_down_a_step_before_anything_is_refused_and_never_overflows(
-    runs: dict[str, RunFolder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_is_judged_by_the_very_numbers_that_will_be_kept_of_it(
+    runs: dict[str, RunFolder], toy: RunFolder, monkeypatch: pytest.MonkeyPatch
 ):
-    full = keep(runs["toy-training"], tmp_path)
-    monkeypatch.setattr("tangentlab.bench.kept.LIMIT", full - 1)
-    assert keep(runs["toy-training"], tmp_path) < full
-    with np.load(tmp_path / ARRAYS) as arrays:
-        assert all(arrays[name].dtype == np.float16 for name in arrays.files)
-    from tangentlab.bench.kept import _rounded_array
+    run, kind = runs["toy-training"], find("toy-training")
+    exact = {0: 0.0, 1: 0.0, 2: 0.0}
+    for row in read_rows(run.metrics_file):
+        exact[row["seed"]] += row["loss"] if row["table"] == "loss" else 0.0
 
-    assert np.isfinite(_rounded_array(np.array([1e6, 1.0]), np.float16)).all()
+    def measure(self, results: Results, seed: int) -> dict[str, float | str]:
+        weights = results.array("weights", seed).astype(np.float64).sum()
+        return {"toy-learns": float(sum(results.table("loss", seed=seed)["loss"])), "toy-array": float(weights)}
+
+    monkeypatch.setattr(kind, "measure", measure)
+    names = "toy-learns", "toy-array"
+    tight = tuple(Claim(name, "s", "m", ">", 0.0, "p", ("smoke",)) for name in names)
+    monkeypatch.setattr(kind, "claims", tight)
+    fresh, kept = Results(run), Results(toy)
+    values = [verdict.values for verdict in fresh.verdicts()]
+    assert values == [verdict.values for verdict in kept.verdicts()]
+    assert values[0] != exact and values[0] == pytest.approx(exact, rel=1e-5)
+    for seed in exact:  # a threshold between what was logged and what is kept is the case that rounding could turn
+        between = (exact[seed] + values[0][seed]) / 2
+        monkeypatch.setattr(kind, "claims", (replace(tight[0], threshold=between), tight[1]))
+        both = [[verdict.status for verdict in Results(folder).verdicts()] for folder in (run, toy)]
+        assert both[0] == both[1]
+    assert repr(fresh.table("loss").rows) == repr(kept.table("loss").rows)
+
+
+def test_what_is_not_kept_is_not_there_in_the_run_either(runs: dict[str, RunFolder], monkeypatch: pytest.MonkeyPatch):
+    run, kind = runs["toy-training"], find("toy-training")
+    assert len(Results(run).table("loss")) and Results(run).has_arrays("weights")
+    monkeypatch.setattr(kind, "dropped", ("loss", "others/weights"))
+    results = Results(run)
+    assert not len(results.table("loss")) and not results.has_arrays("weights") and len(results.array("weights", 0))
+    with pytest.raises(RunError, match="The array 'weights' of seed 1 is named in `dropped`"):
+        results.array("weights", 1)
+
+
+def test_single_precision_never_overflows_and_other_types_stay():
+    assert kept_array(np.array([1.0, np.inf, np.nan])).dtype == np.float32
+    assert kept_array(np.array([1e300, 1.0])).max() == 1e300
+    for kind in (np.float16, np.float32, np.int64, np.bool_):
+        assert kept_array(np.ones(2, kind)).dtype == kind
 
 
 def test_damaged_metrics_are_an_error_that_names_the_folder(toy: RunFolder):

@@ -58,8 +58,8 @@ class Experiment(ABC):
     * `seeds`: number of seeds per scale (1 where not given); `minutes`: expected run time per scale, all seeds
     * `notes`: per scale, what is smaller than in the paper
     * `random`: false where nothing is drawn, so that one seed tells all
-    * `dropped`: tables and arrays (names or patterns) that neither claims nor figures need; a published result does not
-      keep them
+    * `dropped`: tables and arrays (names or patterns, `others/` before arrays of all seeds but the first) that neither claims
+      nor figures need; a published result does not keep them, and `Results` does not have them
     """
 
     name: ClassVar[str]

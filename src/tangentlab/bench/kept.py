@@ -1,8 +1,11 @@
 """What is kept of a published result, so that it can be judged and drawn again: its rows and arrays, compressed.
 
-`metrics.jsonl.xz` holds the rows without their places and checksums, `arrays.npz` the arrays. Numbers that claims are
-judged by stay as they are; all others are rounded, first to 6 digits and single precision and, where the files would be larger
-than `LIMIT`, to 4 digits and half precision. What neither claims nor figures need is named by `Experiment.dropped`.
+`metrics.jsonl.xz` holds the rows without their places and checksums, `arrays.npz` the arrays. Numbers that `Lab.measure`
+recorded stay as they are; all others are rounded, rows to 6 digits and arrays to single precision. What neither claims nor
+figures need is named by `Experiment.dropped`.
+
+`Results` reads a run through the same two functions (`kept_rows`, `kept_array`), so a run is judged and drawn by the very
+numbers that will be kept of it: what is published cannot come to another verdict.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import json
 import lzma
 import zipfile
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
@@ -29,7 +33,7 @@ from tangentlab.plain import plain, restored
 
 LIMIT = 300_000
 ROWS, ARRAYS = "metrics.jsonl.xz", "arrays.npz"
-_PRECISIONS = ((6, np.float32), (4, np.float16))
+DIGITS = 6
 Array = NDArray[Any]
 
 
@@ -56,57 +60,69 @@ class Kept:
         return cls(rows, arrays)
 
 
-def keep(run: RunFolder, target: Path, dropped: tuple[str, ...] = ()) -> int:
-    """Write the rows and arrays of a run into `target`, without the `dropped` tables and arrays; returns the bytes.
-
-    Names may be patterns, and an array's may begin with its seed: `[!0]/maps-*` are the maps of all seeds but the first.
-    """
-
-    def wanted(*names: str) -> bool:
-        return not any(fnmatch(name, pattern) for name in names for pattern in dropped)
-
-    rows = [row for row in read_rows(run.metrics_file) if wanted(row["table"])]
-    arrays = {name: array for name, array in _arrays(run).items() if wanted(name, name.split("/", 1)[1])}
-    for digits, precision in _PRECISIONS:
-        files = {ROWS: _compressed(rows, digits)}
-        if arrays:
-            files[ARRAYS] = _packed({name: _rounded_array(array, precision) for name, array in arrays.items()})
-        size = sum(map(len, files.values()))
-        if size <= LIMIT:
-            for name, content in files.items():
-                write_atomically(target / name, content)
-            return size
-    raise RunError(
-        f"The metrics of {run.path} take {size:,} bytes, of which {LIMIT:,} may be kept. Name tables and arrays that neither "
-        f"claims nor figures need in `dropped`, or log less. Largest: {', '.join(_largest(rows, arrays))}."
-    )
+def is_dropped(name: str, dropped: tuple[str, ...]) -> bool:
+    """Whether a table or an array is among those that are not kept; `dropped` may hold patterns."""
+    return any(fnmatch(name, pattern) for pattern in dropped)
 
 
-def _compressed(rows: list[Row], digits: int) -> bytes:
-    lines = []
+def array_is_dropped(name: str, is_first: bool, dropped: tuple[str, ...]) -> bool:
+    """Whether a seed's array is: all seeds but the first have theirs under `others/` as well (`others/maps-*`)."""
+    return is_dropped(name, dropped) or (not is_first and is_dropped(f"others/{name}", dropped))
+
+
+def kept_rows(rows: Iterable[Row], dropped: tuple[str, ...] = ()) -> list[Row]:
+    """The rows that are kept, as they are kept; those of the bench's own tables are exact."""
+    found = []
     for row in rows:
-        content = {key: value for key, value in row.items() if key != "row"}
-        exact = row["table"] in BENCH_TABLES
-        lines.append(json.dumps(plain(content if exact else _rounded(content, digits)), ensure_ascii=False))
+        if not is_dropped(row["table"], dropped):
+            content = {key: value for key, value in row.items() if key != "row"}
+            found.append(content if row["table"] in BENCH_TABLES else _rounded(content))
+    return found
+
+
+def kept_array(array: Array) -> Array:
+    """An array as it is kept: numbers in double precision become single, unless that would overflow."""
+    if array.dtype != np.float64:
+        return array
+    with np.errstate(over="ignore"):
+        small: Array = array.astype(np.float32)
+    return small if np.isfinite(small[np.isfinite(array)]).all() else array
+
+
+def keep(run: RunFolder, target: Path, dropped: tuple[str, ...] = ()) -> int:
+    """Write the rows and arrays of a run into `target`, without the `dropped` tables and arrays; returns the bytes."""
+    rows = kept_rows(read_rows(run.metrics_file), dropped)
+    first = run.config().seeds[0]
+    arrays = {
+        f"{seed}/{name}": kept_array(array)
+        for (seed, name), array in _arrays(run).items()
+        if not array_is_dropped(name, seed == first, dropped)
+    }
+    files = {ROWS: _compressed(rows), **({ARRAYS: _packed(arrays)} if arrays else {})}
+    size = sum(map(len, files.values()))
+    if size > LIMIT:
+        raise RunError(
+            f"The metrics of {run.path} take {size:,} bytes, of which {LIMIT:,} may be kept. Name tables and arrays that "
+            f"neither claims nor figures need in `dropped`, log less, or save arrays that are only drawn in half precision. "
+            f"Largest: {', '.join(_largest(rows, arrays))}."
+        )
+    for name, content in files.items():
+        write_atomically(target / name, content)
+    return size
+
+
+def _compressed(rows: list[Row]) -> bytes:
+    lines = (json.dumps(plain(row), ensure_ascii=False) for row in rows)
     return lzma.compress("".join(f"{line}\n" for line in lines).encode(), preset=9)
 
 
-def _rounded(value: Any, digits: int) -> Any:
-    """Every number with a fraction to so many significant digits."""
+def _rounded(value: Any) -> Any:
+    """Every number with a fraction to `DIGITS` significant digits."""
     if isinstance(value, dict):
-        return {key: _rounded(item, digits) for key, item in value.items()}
+        return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_rounded(item, digits) for item in value]
-    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
-
-
-def _rounded_array(array: Array, precision: type) -> Array:
-    if array.dtype.kind != "f" or array.dtype.itemsize <= np.dtype(precision).itemsize:
-        return array
-    with np.errstate(over="ignore"):
-        small: Array = array.astype(precision)
-    finite = np.isfinite(array)
-    return small if np.isfinite(small[finite]).all() else array.astype(np.float32)
+        return [_rounded(item) for item in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _packed(arrays: dict[str, Array]) -> bytes:
@@ -120,10 +136,10 @@ def _read_arrays(file: Path) -> dict[str, Array]:
         return {name: content[name] for name in content.files}
 
 
-def _arrays(run: RunFolder) -> dict[str, Array]:
+def _arrays(run: RunFolder) -> dict[tuple[int, str], Array]:
     files = sorted((run.path / "arrays").glob("*/*.npy"))
     return {
-        f"{file.parent.name}/{file.stem}": np.load(io.BytesIO(read_sealed(file)), allow_pickle=False) for file in files
+        (int(file.parent.name), file.stem): np.load(io.BytesIO(read_sealed(file)), allow_pickle=False) for file in files
     }
 
 

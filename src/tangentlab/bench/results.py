@@ -14,7 +14,7 @@ from tangentlab.bench.claims import preconditions
 from tangentlab.bench.errors import RunError
 from tangentlab.bench.experiment import Experiment
 from tangentlab.bench.folder import Config, RunFolder
-from tangentlab.bench.kept import Kept
+from tangentlab.bench.kept import Kept, array_is_dropped, kept_array, kept_rows
 from tangentlab.bench.lab import CLAIM_TABLE, DATA_TABLE, END_TABLE, SKIP_TABLE
 from tangentlab.bench.row_files import Row, read_rows
 from tangentlab.bench.verdicts import Measured, Verdict
@@ -38,7 +38,7 @@ class Table:
     def __getitem__(self, column: str) -> Array:
         """One column as an array; a missing entry is NaN."""
         if not any(column in row for row in self.rows):
-            known = sorted({key for row in self.rows for key in row} - {"row", "table"})
+            known = sorted({key for row in self.rows for key in row} - {"table"})
             raise RunError(
                 f"The table '{self.name}' has no column '{column}' (it has {', '.join(known) or 'no rows'})."
             )
@@ -55,13 +55,18 @@ class Table:
 
 
 class Results:
-    """The log of a run and what follows from it: tables, curves, arrays, verdicts."""
+    """The log of a run and what follows from it: tables, curves, arrays, verdicts.
+
+    Numbers are as a published result keeps them (`tangentlab.bench.kept`), and what it does not keep is not there, so a run
+    and the result that is published of it are judged and drawn alike.
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder, self.config = folder, folder.config()
         self.experiment: Experiment = self.config.build()
         self._kept = None if folder.metrics_file.exists() else Kept.of(folder.path)
-        self._rows = read_rows(folder.metrics_file) if self._kept is None else self._kept.rows
+        rows = read_rows(folder.metrics_file) if self._kept is None else self._kept.rows
+        self._rows = kept_rows(rows, self.experiment.dropped)
 
     @property
     def scale(self) -> str:
@@ -107,6 +112,8 @@ class Results:
     def array(self, name: str, seed: int | None = None) -> Array:
         """An array that a seed (the first one by default) saved."""
         seed = self.seeds[0] if seed is None else seed
+        if self._is_dropped(name, seed):
+            raise RunError(f"The array '{name}' of seed {seed} is named in `dropped`: nothing may need it.")
         if self._kept is not None and f"{seed}/{name}" in self._kept.arrays:
             return self._kept.arrays[f"{seed}/{name}"]
         path = self.folder.array_file(seed, name)
@@ -116,12 +123,19 @@ class Results:
             array: Array = np.load(io.BytesIO(read_sealed(path)), allow_pickle=False)
         except (DataFileError, ValueError) as error:
             raise RunError(f"The array '{name}' cannot be read ({error}). Its run has to be made again.") from error
-        return array
+        return kept_array(array)
 
     def has_arrays(self, name: str) -> bool:
         """Whether every seed saved the array: a run that was cut short may not have come to it."""
         kept = self._kept.arrays if self._kept is not None else {}
-        return all(f"{seed}/{name}" in kept or self.folder.array_file(seed, name).exists() for seed in self.seeds)
+        return all(
+            not self._is_dropped(name, seed)
+            and (f"{seed}/{name}" in kept or self.folder.array_file(seed, name).exists())
+            for seed in self.seeds
+        )
+
+    def _is_dropped(self, name: str, seed: int) -> bool:
+        return array_is_dropped(name, seed == self.config.seeds[0], self.experiment.dropped)
 
     def arrays(self, name: str) -> Array:
         """An array of all seeds, stacked along a new first axis."""

@@ -34,6 +34,7 @@ from tangentlab.objects.fmat import center_kernel
 RADIUS = (2 / np.pi) ** 0.5
 MODES = 20
 LABEL_MODES = 5
+SHOWN_MODES = 6
 
 
 def binary_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
@@ -54,6 +55,11 @@ def label_share(vectors: Tensor, labels: Tensor) -> float:
     """Share of the centred labels' energy that lies in the span of these orthonormal vectors."""
     centred = labels.double() - labels.double().mean()
     return float((vectors.double() @ centred).square().sum() / centred.square().sum())
+
+
+def levels(maps: Tensor) -> Tensor:
+    """Maps (count, points) in 255 levels between minus and plus the largest entry of each: all that a picture shows."""
+    return (127 * maps / maps.abs().amax(1, keepdim=True)).round().to(torch.int8)
 
 
 @experiment
@@ -77,6 +83,7 @@ class DiskEigenfunctions(Experiment):
     }
     seeds = {"smoke": 1, "desk": 3, "paper": 3}
     minutes = {"smoke": 0.1, "desk": 5, "paper": 5}
+    dropped = ("others/*",)
     notes = {
         "desk": "as in the paper: 500 points, six hidden layers of 256, a grid of 50 x 50. The paper does not tell the "
         "learning rate; here 0.05.",
@@ -108,7 +115,7 @@ class DiskEigenfunctions(Experiment):
             with torch.no_grad():
                 accuracy = ((model(data.inputs)[:, 0] > 0) == (data.targets > 0)).float().mean().item()
             for suffix, vectors in modes.items():
-                lab.save_array(f"modes{suffix}-{training.step}", vectors[:8].float())
+                lab.save_array(f"modes{suffix}-{training.step}", levels(vectors[:SHOWN_MODES]))
             return row | {"accuracy": accuracy}
 
         optimizer, batches = torch.optim.SGD(model.parameters(), lr=self.rate), Minibatches(data, None, lab.seed)
@@ -145,12 +152,11 @@ class DiskEigenfunctions(Experiment):
 def _maps(results: Results, shown: tuple[int, ...], suffix: str, name: str) -> Picture:
     found = set(results.table("kernel", seed=results.seeds[0]).distinct("step"))
     steps = [step for step in shown if step in found] or sorted(found)
-    count = 6
-    figure, axes = panels(count, len(steps), width=1.45, height=1.5)
+    figure, axes = panels(SHOWN_MODES, len(steps), width=1.45, height=1.5)
     for row, step in enumerate(steps):
         maps = results.array(f"modes{suffix}-{step}")
         side = round(maps.shape[1] ** 0.5)
-        for column in range(count):
+        for column in range(SHOWN_MODES):
             _map(axes[row, column], maps[column].reshape(side, side))
             if row == 0:
                 axes[row, column].set_title(f"mode {column + 1}")

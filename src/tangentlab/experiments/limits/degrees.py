@@ -9,7 +9,7 @@ import torch
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments.limits._rows import cut_short, kept_rows
+from tangentlab.experiments.limits._measures import cut_short
 from tangentlab.figures.style import GRAY, PALETTE, label, legend_beside, panels
 from tangentlab.limits import (
     Descent,
@@ -79,7 +79,7 @@ class MonomialDegrees(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """All from the log."""
-        rows = kept_rows(results, "accuracy", seed).rows
+        rows = results.table("accuracy", seed=seed).rows
         if len(rows) < self.cost().steps:
             return cut_short(self.claims)
         full = {row["n"]: row["accuracy"] for row in rows if row["full"]}

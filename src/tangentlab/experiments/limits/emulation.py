@@ -10,7 +10,7 @@ import torch
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments.limits._rows import cut_short, kept_rows
+from tangentlab.experiments.limits._measures import cut_short
 from tangentlab.figures.style import GRAY, PALETTE, label, legend_below, panels
 from tangentlab.limits import EmulatingNetwork, Monomials, Parities, UniformInputs, accuracy, all_inputs, train_by_sgd
 
@@ -128,7 +128,7 @@ class SGDEmulation(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """All from the log."""
-        tables = {name: kept_rows(results, name, seed).rows for name in ("sizes", "batches", "exact")}
+        tables = {name: results.table(name, seed=seed).rows for name in ("sizes", "batches", "exact")}
         if not all(tables.values()) or {row["n"] for row in tables["sizes"]} != set(self.sizes):
             return cut_short(self.claims)
         sizes = tables["sizes"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments.limits._rows import cut_short, kept_rows
+from tangentlab.experiments.limits._measures import cut_short
 from tangentlab.figures.style import PALETTE, heatmap, label, panels
 from tangentlab.limits import EmulatingNetwork, Monomials, UniformInputs, accuracy, all_inputs, train_by_sgd
 from tangentlab.limits.walsh import degrees, walsh_coefficients
@@ -67,10 +67,10 @@ class EmulatorKernel(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """All from the log."""
-        moments, start = kept_rows(results, "moments", seed).rows, kept_rows(results, "start", seed).rows
+        moments, start = results.table("moments", seed=seed).rows, results.table("start", seed=seed).rows
         if len(moments) < 3 or not start:
             return cut_short(self.claims)
-        blind = kept_rows(results, "alignment", seed).where(moment=0)
+        blind = results.table("alignment", seed=seed).where(moment=0)
         return {
             "S4a-K-formula": start[0]["error"],
             "S4a-K-rank": abs(start[0]["rank"] - self.n - 1),

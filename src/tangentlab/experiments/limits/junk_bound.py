@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments.limits._rows import cut_short, kept_rows
+from tangentlab.experiments.limits._measures import cut_short
 from tangentlab.figures.style import GRAY, PALETTE, label, legend_beside, panels
 from tangentlab.limits import (
     Descent,
@@ -132,9 +132,9 @@ class JunkBound(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """All from the log."""
-        rows = kept_rows(results, "settings", seed).rows
-        majority = kept_rows(results, "majority", seed).rows
-        steps = kept_rows(results, "step", seed).rows
+        rows = results.table("settings", seed=seed).rows
+        majority = results.table("majority", seed=seed).rows
+        steps = results.table("step", seed=seed).rows
         if len(rows) < len(self.settings()) or not majority or not steps:
             return cut_short(self.claims)
         first = rows[0]

@@ -8,7 +8,7 @@ import torch
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments.limits._rows import cut_short, kept_rows
+from tangentlab.experiments.limits._measures import cut_short
 from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_beside, panels
 from tangentlab.limits import accuracy, all_inputs, relu_network, squared_loss
 from tangentlab.linearized import AlphaModel
@@ -73,7 +73,7 @@ class LazyParities(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """The two ends of the knob."""
-        table = kept_rows(results, "accuracy", seed)
+        table = results.table("accuracy", seed=seed)
         if len(table) < self.cost().steps:
             return cut_short(self.claims)
         rich, lazy = (table.where(alpha=alpha) for alpha in (min(self.alphas), max(self.alphas)))

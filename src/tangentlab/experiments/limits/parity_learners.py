@@ -8,7 +8,7 @@ import torch
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments.limits._rows import cut_short, kept_rows
+from tangentlab.experiments.limits._measures import cut_short
 from tangentlab.figures.style import GRAY, PALETTE, label, panels
 from tangentlab.limits import (
     Descent,
@@ -93,13 +93,13 @@ class ParityLearners(Experiment):
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """All from the log."""
         table, linear = (
-            kept_rows(results, "accuracy", seed).where(family="parities"),
-            kept_rows(results, "linear", seed).rows,
+            results.table("accuracy", seed=seed).where(family="parities"),
+            results.table("linear", seed=seed).rows,
         )
         if len(table) < self.functions * len(self.learners()) or not linear:
             return cut_short(self.claims)
         means = {name: float(table.where(learner=name)["accuracy"].mean()) for name in self.learners()}
-        easy = kept_rows(results, "accuracy", seed).where(family="products of 2")
+        easy = results.table("accuracy", seed=seed).where(family="products of 2")
         return {
             "S4a-X5-xor": float(linear[0]["best"]),
             **{f"S4a-X5-{name.split()[0]}": abs(means[name] - 0.5) for name in UNABLE},

@@ -9,7 +9,7 @@ import torch
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments.limits._rows import cut_short, kept_rows, mean_of
+from tangentlab.experiments.limits._measures import cut_short, mean_of
 from tangentlab.figures.style import heatmap, label, panels
 from tangentlab.limits import Descent, EmulatingNetwork, Monomials, Parities, UniformInputs, accuracy, relu_network
 
@@ -84,7 +84,7 @@ class BatchPrecision(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """Corners of the grids."""
-        table = kept_rows(results, "accuracy", seed)
+        table = results.table("accuracy", seed=seed)
         if len(table) < self.cost().steps:
             return cut_short(self.claims)
         coarse, fine = min(self.bits), max(self.bits)

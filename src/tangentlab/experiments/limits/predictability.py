@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments.limits._rows import kept_rows
 from tangentlab.figures.style import PALETTE, label, legend_beside, panels
 from tangentlab.limits import (
     Additions,
@@ -96,7 +95,7 @@ class CrossPredictabilities(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """Rises of the local exponents, of those families that should fall fast and of the others."""
-        rows = kept_rows(results, "growth", seed).rows
+        rows = results.table("growth", seed=seed).rows
         if len(rows) < len(FAMILIES):
             return dict.fromkeys(("S4a-X1-low", "S4a-X1-finite"), "needs five sizes of all families")
         rises = {row["family"]: float(row["rise"]) for row in rows}

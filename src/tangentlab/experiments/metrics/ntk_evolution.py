@@ -40,6 +40,7 @@ from tangentlab.models import ResNet
 Array = NDArray[Any]
 CLASS_COLORS = (PALETTE[0], PALETTE[1])
 NORM_PASSES = 10
+SHOWN = 4
 
 
 def normalized(gram: Array) -> Array:
@@ -108,6 +109,7 @@ class NTKEvolution(ResidualSetting):
     }
     seeds = {"smoke": 1, "desk": 3, "paper": 1}
     minutes = {"smoke": 0.1, "desk": 6, "paper": 5_000}
+    dropped = ("others/*",)
     notes = {
         "desk": "a residual network of 6 blocks with 16 to 64 channels (175,258 parameters) on CIFAR-10 at 16 x 16 "
         "pixels stands for ResNet50 on TinyImageNet; the two classes are automobile and horse.",
@@ -126,6 +128,11 @@ class NTKEvolution(ResidualSetting):
         """Steps at which the kernel is computed: dense early, where it moves fast."""
         return geometric_steps(self.updates, 5.0, self.ratio)
 
+    def shown(self) -> list[int]:
+        """Four of them, whose kernels the figure shows."""
+        points = self.points()
+        return sorted({points[round(place)] for place in np.linspace(0, len(points) - 1, SHOWN)})
+
     def cost(self) -> Cost:
         """One step is one update."""
         return Cost(self.updates, 0.15, 800)
@@ -136,12 +143,14 @@ class NTKEvolution(ResidualSetting):
         model = self.network(lab, data, self.norm).train()
         batches = Minibatches(data, min(self.batch, len(data)), lab.seed)
         inputs, classes = self._examples(test)
+        shown = self.shown()
 
         def measured(training: Training) -> Row:
             with evaluation(model, batches, lab.capped(NORM_PASSES)):
                 loss, accuracy = loss_and_accuracy(model, some_of(test, 1000))
                 gram = self._gram(model, inputs)
-            lab.save_array(f"gram-{training.step}", gram)
+            if training.step in shown:
+                lab.save_array(f"gram-{training.step}", gram)
             return {"loss": loss, "accuracy": accuracy, **self._numbers(gram, classes)}
 
         lab.save_array("classes", classes)
@@ -181,8 +190,8 @@ class NTKEvolution(ResidualSetting):
 
 def _figure(results: Results) -> Picture:
     """Gram matrices above, principal components below, at four points of the first seed's training."""
-    steps = sorted(results.table("kernel", seed=results.seeds[0]).distinct("step"))
-    shown = [steps[round(place)] for place in np.linspace(0, len(steps) - 1, min(4, len(steps)))]
+    steps = results.table("kernel", seed=results.seeds[0]).distinct("step")
+    shown = [step for step in results.experiment.shown() if step in steps]  # type: ignore[attr-defined]
     classes = results.array("classes")
     figure, axes = panels(len(shown), 2, width=2.55, height=2.5)
     grams = {step: results.array(f"gram-{step}") for step in shown}

@@ -77,7 +77,7 @@ class KfacEigenbasis(Experiment):
     chapter = Chapter.NATURAL_GRADIENT
     place = "§4.3.2, figure 4.2"
     claims = claims_of("kfac-eigenbasis")
-    dropped = ("[!0]/correlations-*",)
+    dropped = ("others/correlations-*",)
     scales = {
         "smoke": {"data": "digits", "pixels": 8, "images": 300, "widths": (8, 8, 8, 8), "examples": 40, "updates": 12,
                   "renewal": 6, "every": 3, "shown": 40, "batch": 50},
@@ -185,7 +185,7 @@ class KfacEigenbasis(Experiment):
         found = {name: correlations(part) for name, part in parts.items()}
         for name, matrix in found.items():
             floor = chance(parts[name], lab.numpy_generator("signs", name))
-            lab.save_array(f"correlations-{name}", matrix.astype(np.float32))
+            lab.save_array(f"correlations-{name}", matrix.astype(np.float16))
             lab.log("correlation", basis=name, mean=mean_off_diagonal(matrix), chance=floor)
         lab.measure("4.2-decorrelated", mean_off_diagonal(found["turned"]) / mean_off_diagonal(found["plain"]))
 
