@@ -58,7 +58,7 @@ def compare_directions(
         raise InputError(f"The argument k is at least 1, not {k}.")
     options: dict[str, Any] = {"forward": forward, "function": function}
     pairs = fisher_eigenpairs(model, examples, k, "regression", progress=False, generator=generator, **options)
-    count = sum(len(outputs) for outputs in _outputs(Network.of(model, None, **options), examples, None))
+    count = sum(len(outputs) for outputs in outputs_at(Network.of(model, None, **options), examples, None))
     random = PVector.random_unit(model, pairs.vectors.layout, batch=len(pairs.values), generator=generator)
     both = [directional_effects(model, test, v * radius, **options) for v in (pairs.vectors, random)]
     return DirectionEffects(both[0], both[1], (pairs.values * count).clamp_min(0).sqrt())
@@ -76,16 +76,16 @@ def directional_effects(
     if perturbations.flat.ndim != 2:
         raise InputError(f"A batch of perturbations (vectors, d) is expected, not {perturbations!r}.")
     network = Network.of(model, perturbations.layout, forward, function)
-    start = _outputs(network, data, None)
+    start = outputs_at(network, data, None)
     changes = []
     for vector in perturbations.flat:
-        moved = _outputs(network, data, vector)
+        moved = outputs_at(network, data, vector)
         squares = [(there - here).double().square().sum() for here, there in zip(start, moved, strict=True)]
         changes.append((torch.stack(squares).sum() / sum(part.numel() for part in start)).sqrt())
     return torch.stack(changes)
 
 
-def _outputs(network: Network, data: Any, perturbation: Tensor | None) -> list[Tensor]:
+def outputs_at(network: Network, data: Any, perturbation: Tensor | None) -> list[Tensor]:
     """Outputs of every batch at the parameters plus the perturbation, by a functional call that writes nothing."""
     parameters = {name: p.detach() for name, p in network.parameters().items()}
     if perturbation is not None:
