@@ -91,8 +91,7 @@ def _speeds(curve: Curve, frequencies: Tensor) -> tuple[Tensor, Tensor]:
 
 def _slopes(curve: Curve, z: Tensor) -> Tensor:
     """`gamma'(z)`, `(n, d)`: every point depends on its own z alone, so one directional derivative has them all."""
-    points, slopes = torch.func.jvp(lambda at: _points(curve, at), (z,), (torch.ones_like(z),))
-    del points
+    slopes: Tensor = torch.func.jvp(lambda at: _points(curve, at), (z,), (torch.ones_like(z),))[1]
     return slopes
 
 

@@ -5,6 +5,7 @@ A frequency is a number of periods per unit of length; n samples at z = 0, 1/n, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -63,8 +64,9 @@ class RadialSpectrum(NamedTuple):
 def radial_spectrum(values: Tensor, spacing: float) -> RadialSpectrum:
     """`zeta(k) = k int |f(k, phi)| dphi` of a function on a square grid (Rahaman et al. 2019, eq. 39 of the thesis).
 
-    The magnitudes of the two-dimensional transform are summed inside annuli one bin wide and divided by that width. All
-    annuli that lie inside of the square of frequencies are given, without the one around 0.
+    The magnitudes of the two-dimensional transform are averaged over annuli one bin wide and multiplied by the length of the
+    circle; their sum divided by the width of the annulus is the same but for the number of grid points that a circle happens
+    to meet. All annuli that lie inside of the square of frequencies are given, without the one around 0.
 
     Args:
         values: `(n, n)`, the function on a grid; what lies outside is taken for 0.
@@ -83,8 +85,9 @@ def radial_spectrum(values: Tensor, spacing: float) -> RadialSpectrum:
     line = torch.fft.fftfreq(n, d=1 / n, dtype=torch.float64)
     annulus = torch.hypot(line[:, None], line[None, :]).round().long().flatten()
     sums = torch.zeros(int(annulus.max()) + 1, dtype=torch.float64).index_add_(0, annulus, transform.flatten())
-    rings = torch.arange(1, n // 2, dtype=torch.float64)
-    return RadialSpectrum(rings * width, sums[1 : n // 2] * width)
+    means = sums[1 : n // 2] / torch.bincount(annulus)[1 : n // 2]
+    k = torch.arange(1, n // 2, dtype=torch.float64) * width
+    return RadialSpectrum(k, 2 * math.pi * k * means)
 
 
 def _require_real(values: Tensor, axes: int) -> None:
