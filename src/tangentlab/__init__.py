@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # `as` makes a name public, which strict checkers ask for
     from tangentlab import parallel as parallel
     from tangentlab import recorder as recorder
     from tangentlab import spectra as spectra
+    from tangentlab import spectral as spectral
     from tangentlab import testing as testing
     from tangentlab.curvatures import GGN as GGN
     from tangentlab.curvatures import KFRA as KFRA

@@ -47,7 +47,7 @@ def test_parseval_holds_with_a_factor_of_n():
 
 @pytest.mark.parametrize("spread", [0.2, 0.35])
 def test_the_radial_spectrum_of_a_gaussian_is_that_of_its_transform(spread: float):
-    side, half = 200, 4.0
+    side, half = 400, 8.0
     line = (torch.arange(side, dtype=torch.float64) - side / 2) * (2 * half / side)
     values = torch.exp(-(line[:, None] ** 2 + line[None, :] ** 2) / (2 * spread**2))
     k, zeta = radial_spectrum(values, 2 * half / side)
