@@ -22,7 +22,7 @@ PAUSE = 0.05
 TURN_SECONDS, TURN_CALLS = 0.3, 10
 
 # Values are compared with the most elementary system that can do a job.
-REFERENCES = ("torch_func", "nngeometry", "curvlinops", "backpack", "plain_gradient")
+REFERENCES = ("torch_func", "nngeometry", "curvlinops", "backpack", "kronfluence", "plain_gradient")
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,24 @@ KIND_TITLES = {
     "fvp": "10 Fisher-vector products",
     "diag": "Fisher diagonal",
     "grads": "per-example gradients",
+    "norms": "per-example gradient norms",
     "gradient": "one gradient",
 }
-NET_TITLES = {"mlp": "MLP", "lenet": "LeNet", "resnet18": "ResNet18", "transformer": "transformer"}
+NET_TITLES = {
+    "mlp": "MLP",
+    "lenet": "LeNet",
+    "resnet18": "ResNet18",
+    "transformer": "transformer",
+    "gpt": "GPT",
+    "vit": "ViT",
+}
 
 PRODUCTS = 10
 GEMM_SIZE = 2048
 
 # Largest relative deviation that still counts as the same value (float32). EKFAC's basis is only defined up to
 # rotations inside nearly equal eigenvalues, so its product with a vector may differ more than its trace.
-TOLERANCE = {"ntk": 1e-4, "kfac": 1e-4, "ekfac": 1e-4, "fvp": 1e-4, "diag": 1e-4, "grads": 1e-4, "gradient": 1e-4}
+TOLERANCE = dict.fromkeys(KIND_TITLES, 1e-4)
 LOOSE = {("ekfac", "product"): 1e-3}
 
 
@@ -46,8 +54,8 @@ class Job:
         if self.kind == "gemm":
             return f"GEMM {GEMM_SIZE} x {GEMM_SIZE}"
         outputs = self.options.get("outputs", 10)
-        fisher = {"exact": ", exact Fisher", "sample": ", one-sample Fisher"}[self.fisher]
-        tail = fisher if self.kind in ("kfac", "ekfac") else ""
+        fisher = {"exact": ", exact Fisher", "sample": ", one-sample Fisher", "empirical": ", empirical"}[self.fisher]
+        tail = fisher if self.kind in ("kfac", "ekfac") or self.fisher == "empirical" else ""
         if self.kind == "ntk":
             tail = f", {outputs} output{'s' * (outputs != 1)}"
         return f"{KIND_TITLES[self.kind]}, {NET_TITLES[self.net]}, n={self.n}{tail}"
@@ -74,10 +82,22 @@ def _catalogue() -> list[Job]:
         jobs.append(Job(f"diag_{net}", "diag", net, n, yardsticks=("plain_gradient",)))
     for net, n in (("mlp", 64), ("resnet18", 32)):
         jobs.append(Job(f"grads_{net}", "grads", net, n, yardsticks=("plain_gradient",)))
+    jobs += _transformers()
     jobs.append(Job("fvp_resnet18", "fvp", "resnet18", 32, yardsticks=("plain_gradient",)))
     jobs += [Job("gradient_mlp", "gradient", "mlp", 256), Job("gradient_resnet18", "gradient", "resnet18", 32)]
     jobs.append(Job("gemm", "gemm", "mlp", 1))
     return jobs
+
+
+def _transformers() -> list[Job]:
+    """Rows of a language model with a loss at every token, and the factors of its blocks; those of a vision transformer."""
+    jobs = [Job(f"{kind}_gpt", kind, "gpt", 16, yardsticks=("plain_gradient",)) for kind in ("grads", "norms")]
+    jobs.append(Job("diag_empirical_gpt", "diag", "gpt", 16, fisher="empirical", yardsticks=("plain_gradient",)))
+    for kind in ("kfac", "ekfac"):
+        for net in ("gpt", "vit"):
+            job = Job(f"{kind}_empirical_{net}", kind, net, 32, fisher="empirical", yardsticks=("plain_gradient",))
+            jobs.append(job)
+    return [*jobs, Job("ntk_vit", "ntk", "vit", 32, yardsticks=("gemm",))]
 
 
 JOBS = {job.name: job for job in _catalogue()}
@@ -87,13 +107,15 @@ TINY_NETS = {
     "lenet": {},
     "resnet18": {"width": 4},
     "transformer": {"width": 16, "layers": 2, "heads": 2, "vocabulary": 30, "tokens": 6},
+    "gpt": {"width": 16, "layers": 2, "heads": 2, "vocabulary": 30, "tokens": 6},
+    "vit": {"width": 16, "layers": 2, "heads": 2},
 }
-TINY_N = {"mlp": 8, "lenet": 3, "resnet18": 4, "transformer": 4}
+TINY_N = {"mlp": 8, "lenet": 3, "resnet18": 4, "transformer": 4, "gpt": 4, "vit": 3}
 
 
 def tiny(job: Job) -> Job:
     """The same job on a few examples and a narrow network: seconds for all systems, to check values."""
-    outputs = {"outputs": min(job.options.get("outputs", 10), 4)}
+    outputs = {} if job.net == "gpt" else {"outputs": min(job.options.get("outputs", 10), 4)}
     return replace(job, n=TINY_N[job.net], options={**TINY_NETS[job.net], **outputs})
 
 

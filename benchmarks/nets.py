@@ -80,11 +80,11 @@ class ResNet18(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Pre-norm causal attention and MLP; attention is written out, so that every system can differentiate it."""
+    """Pre-norm attention, causal or not, and MLP; it is written out, so that every system can differentiate it."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, causal: bool = True) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.causal = heads, causal
         self.norm1 = nn.LayerNorm(width)
         self.query_key_value = nn.Linear(width, 3 * width)
         self.projection = nn.Linear(width, width)
@@ -94,12 +94,14 @@ class TransformerBlock(nn.Module):
         self.contract = nn.Linear(4 * width, width)
 
     def attend(self, x: Tensor) -> Tensor:
-        """Causal self-attention of `(examples, positions, width)`."""
+        """Self-attention of `(examples, positions, width)`."""
         parts = self.query_key_value(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         query, key, value = parts.unbind(0)
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-        hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
-        weights = scores.masked_fill(hidden, -1e9).softmax(-1)
+        if self.causal:
+            hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+            scores = scores.masked_fill(hidden, -1e9)
+        weights = scores.softmax(-1)
         return self.projection((weights @ value).transpose(1, 2).flatten(2))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -134,7 +136,46 @@ class Transformer(nn.Module):
         return self.head(hidden.mean(1))
 
 
-NETS = {"mlp": mlp, "lenet": lenet, "resnet18": ResNet18, "transformer": Transformer}
+class GPT(nn.Module):
+    """Language model: embeddings, causal blocks, logits of the next token at every position; 8.3 M parameters."""
+
+    def __init__(
+        self, width: int = 256, layers: int = 4, heads: int = 4, vocabulary: int = 10_000, tokens: int = 128
+    ) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, width)
+        self.position = nn.Embedding(tokens, width)
+        self.blocks = nn.Sequential(*(TransformerBlock(width, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return logits, `(examples, positions, vocabulary)`."""
+        positions = torch.arange(ids.shape[1], device=ids.device).repeat(len(ids), 1)
+        return self.head(self.norm(self.blocks(self.token(ids) + self.position(positions))))
+
+
+class ViT(nn.Module):
+    """Vision transformer for 32 x 32 images: 64 patches by a convolution, blocks, mean over patches; 2.7 M parameters."""
+
+    def __init__(self, width: int = 192, layers: int = 6, heads: int = 3, outputs: int = 10) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.position = nn.Embedding(64, width)
+        self.blocks = nn.Sequential(*(TransformerBlock(width, heads, causal=False) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits, `(examples, outputs)`."""
+        patches = self.patches(x).flatten(2).transpose(1, 2)
+        positions = torch.arange(patches.shape[1], device=x.device).expand(patches.shape[:2])
+        return self.head(self.norm(self.blocks(patches + self.position(positions))).mean(1))
+
+
+NETS = {"mlp": mlp, "lenet": lenet, "resnet18": ResNet18, "transformer": Transformer, "gpt": GPT, "vit": ViT}
+TOKENS = {"transformer": (1000, 32), "gpt": (10_000, 128)}
+"""Vocabulary and positions of the networks that read tokens, where the options do not say otherwise."""
 
 
 def build(name: str, options: dict, weights: dict[str, np.ndarray] | None = None) -> nn.Module:
@@ -147,8 +188,17 @@ def build(name: str, options: dict, weights: dict[str, np.ndarray] | None = None
 
 def draw_inputs(name: str, options: dict, n: int, generator: torch.Generator) -> Tensor:
     """Random inputs of the named network: white noise, or uniform token indices."""
-    if name == "transformer":
-        shape = (n, options.get("tokens", 32))
-        return torch.randint(options.get("vocabulary", 1000), shape, generator=generator)
-    shape = {"mlp": (options.get("inputs", 784),), "lenet": (1, 28, 28), "resnet18": (3, 32, 32)}[name]
+    if name in TOKENS:
+        vocabulary, tokens = TOKENS[name]
+        shape = (n, options.get("tokens", tokens))
+        return torch.randint(options.get("vocabulary", vocabulary), shape, generator=generator)
+    images = {"lenet": (1, 28, 28), "resnet18": (3, 32, 32), "vit": (3, 32, 32)}
+    shape = images.get(name) or (options.get("inputs", 784),)
     return torch.randn(n, *shape, generator=generator)
+
+
+def factored_layers(name: str, model: nn.Module) -> list[str]:
+    """The layers that KFAC is asked for: linear and convolutional ones, of the GPT those of its blocks."""
+    prefix = "blocks." if name == "gpt" else ""
+    layers = [key for key, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    return [key for key in layers if key.startswith(prefix)]

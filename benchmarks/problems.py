@@ -27,8 +27,8 @@ def write(job: Job, seed: int = 0) -> tuple[Path, int]:
     with torch.no_grad():
         logits = model(x)
     arrays = {f"weight/{name}": parameter.detach().numpy() for name, parameter in model.named_parameters()}
-    drawn = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
-    y = torch.randint(logits.shape[1], (job.n,), generator=generator)
+    drawn = torch.multinomial(logits.softmax(-1).flatten(0, -2), 1, generator=generator).reshape(logits.shape[:-1])
+    y = torch.randint(logits.shape[-1], logits.shape[:-1], generator=generator)
     key = hashlib.sha256(json.dumps(job.message(), sort_keys=True).encode()).hexdigest()[:12]
     folder = cache_folder() / "problems"
     folder.mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ from benchmarks.jobs import Job
 
 IMAGES = frozenset({"mlp", "lenet", "resnet18"})
 EVERY = IMAGES | {"transformer"}
+GPT, VIT = frozenset({"gpt"}), frozenset({"vit"})
 
 
 @dataclass(frozen=True)
@@ -35,19 +36,35 @@ class System:
         return job.net in self.abilities.get(job.kind, ())
 
 
+def _also(abilities: dict[str, frozenset[str]], **more: frozenset[str]) -> dict[str, frozenset[str]]:
+    """Abilities with more networks for some kinds."""
+    return {kind: abilities.get(kind, frozenset()) | more.get(kind, frozenset()) for kind in abilities | more}
+
+
 def _kinds(kinds: str, nets: frozenset[str] = EVERY) -> dict[str, frozenset[str]]:
     return dict.fromkeys(kinds.split(), nets)
 
 
 _NT = {"worker": "neural_tangents", "environment": "neural_tangents", "abilities": _kinds("ntk")}
 
+_TRANSFORMERS = {"ntk": VIT, "kfac": GPT | VIT, "ekfac": GPT | VIT, "diag": GPT, "grads": GPT, "norms": GPT}
+
 SYSTEMS: dict[str, System] = {
-    "tangentlab": System("tangentlab", "tangentlab", None, _kinds("ntk kfac ekfac fvp diag grads")),
+    "tangentlab": System(
+        "tangentlab", "tangentlab", None, _also(_kinds("ntk kfac ekfac fvp diag grads"), **_TRANSFORMERS)
+    ),
     "nngeometry": System("nngeometry", "nngeometry", "nngeometry", _kinds("ntk kfac ekfac fvp diag", IMAGES)),
-    "curvlinops": System("curvlinops", "curvlinops", "curvlinops", _kinds("kfac ekfac fvp", IMAGES)),
+    "curvlinops": System(
+        "curvlinops", "curvlinops", "curvlinops", _also(_kinds("kfac ekfac fvp", IMAGES), kfac=GPT | VIT, ekfac=VIT)
+    ),
     "backpack": System("BackPACK", "backpack", "backpack", _kinds("diag grads fvp", IMAGES)),
-    "torch_func": System("torch.func", "torch_func", None, _kinds("ntk diag grads fvp")),
+    "torch_func": System(
+        "torch.func", "torch_func", None, _also(_kinds("ntk diag grads fvp"), ntk=VIT, diag=GPT, grads=GPT, norms=GPT)
+    ),
     "torch_linearize": System("torch.func linearize", "torch_func", None, _kinds("fvp"), variant="linearize"),
+    "opacus": System("opacus", "opacus", "opacus", _kinds("grads norms diag", GPT)),
+    "kronfluence": System("kronfluence", "kronfluence", "kronfluence", _kinds("kfac ekfac", GPT | VIT)),
+    "pyhessian": System("PyHessian", "pyhessian", "pyhessian", _kinds("hvp eigenvalues", IMAGES)),
     "nt_structured": System("neural-tangents structured", **_NT, variant="STRUCTURED_DERIVATIVES"),
     "nt_products": System("neural-tangents vector products", **_NT, variant="NTK_VECTOR_PRODUCTS"),
     "nt_jacobian": System("neural-tangents Jacobian", **_NT, variant="JACOBIAN_CONTRACTION"),

@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 from curvlinops import EKFACLinearOperator, GGNLinearOperator, KFACLinearOperator
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import CrossEntropyLoss
 
 from benchmarks.workers import common
 from benchmarks.workers.base import Prepared, Task, serve
 
 
-def _operator(kind: type, problem: common.Problem, **options: object) -> GGNLinearOperator:
+class _ClassesSecond(nn.Module):
+    """Logits `(examples, positions, classes)` with the classes on axis 1, where cross-entropy has them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.model(x)
+        return logits.movedim(-1, 1) if logits.ndim > 2 else logits
+
+
+def _operator(
+    kind: type, problem: common.Problem, parameters: list[nn.Parameter], labels: Tensor, **options: object
+) -> GGNLinearOperator:
     """An operator on the one batch, with the checks and counts that would traverse the data again switched off."""
-    data = [(problem.x, problem.drawn)]
-    parameters = list(problem.model.parameters())
+    model = problem.model if labels.ndim == 1 else _ClassesSecond(problem.model)
     common_options = {"num_data": problem.n, "check_deterministic": False, **options}
-    return kind(problem.model, CrossEntropyLoss(), parameters, data, **common_options)
+    return kind(model, CrossEntropyLoss(), parameters, [(problem.x, labels)], **common_options)
 
 
 def kronecker(task: Task) -> Prepared:
     """KFAC or EKFAC with joint weight and bias; the labels drawn beforehand make the one-sample Fisher."""
     problem = common.problem(task)
+    labels = problem.y if task.fisher == "empirical" else problem.drawn
+    terms = labels[0].numel()
     options = {
-        "fisher_type": {"exact": "type-2", "sample": "empirical"}[task.fisher],
+        "parameters": list(problem.factored.values()),
+        "labels": labels,
+        "fisher_type": {"exact": "type-2", "sample": "empirical", "empirical": "empirical"}[task.fisher],
         "separate_weight_and_bias": False,
-        "num_per_example_loss_terms": 1,
+        "num_per_example_loss_terms": terms,
     }
 
     def run() -> KFACLinearOperator:
@@ -37,7 +54,9 @@ def kronecker(task: Task) -> Prepared:
         return operator
 
     def values(operator: KFACLinearOperator) -> dict:
-        return common.matrix_values(operator @ common.probe(task), operator.trace, operator.frobenius_norm)
+        """Of losses that are summed over the positions of an example; the operator's are means over them."""
+        product, size = terms * (operator @ common.probe(problem)), (operator.trace, operator.frobenius_norm)
+        return common.matrix_values(product, *(terms * number for number in size))
 
     return Prepared(run, values)
 
@@ -49,7 +68,7 @@ def fvp(task: Task) -> Prepared:
     shared = [common.unflatten(flat, parameters) for flat in common.vectors(task)]
 
     def run() -> list[list[Tensor]]:
-        operator = _operator(GGNLinearOperator, problem)
+        operator = _operator(GGNLinearOperator, problem, parameters, problem.drawn)
         ends = [operator @ shared[0]]
         for vector in shared[1:]:
             last = operator @ vector

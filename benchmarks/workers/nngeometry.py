@@ -71,7 +71,7 @@ def kronecker(task: Task) -> Prepared:
         return matrix
 
     def values(matrix: PMatKFAC | PMatEKFAC) -> dict:
-        product = matrix.mv(_to_pvector(problem, common.probe(task))).to_torch()
+        product = matrix.mv(_to_pvector(problem, common.probe(problem))).to_torch()
         return common.matrix_values(_to_flat(problem, product), matrix.trace(), matrix.frobenius_norm())
 
     return Prepared(run, values)

@@ -10,22 +10,34 @@ from torch import Tensor
 import tangentlab
 from benchmarks.workers import common
 from benchmarks.workers.base import Prepared, Task, serve
-from tangentlab import FIM, NTK, FIM_MonteCarlo, PMatDiag, PMatEKFAC, PMatImplicit, PMatKFAC, PVector, per_example_grads
+from tangentlab import (
+    FIM,
+    NTK,
+    FIM_Empirical,
+    FIM_MonteCarlo,
+    LayerCollection,
+    PMatDiag,
+    PMatEKFAC,
+    PMatImplicit,
+    PMatKFAC,
+    PVector,
+    per_example_grad_norms,
+    per_example_grads,
+)
 
 
-def _fisher(problem: common.Problem, representation: type, fisher: str) -> Any:
-    """The exact Fisher, or the one-sample Fisher of the labels drawn beforehand."""
+def _fisher(problem: common.Problem, representation: type, fisher: str, layers: list[str] | None = None) -> Any:
+    """The exact Fisher, the one-sample Fisher of the labels drawn beforehand, or the second moment at the labels."""
+    given = {"representation": representation, "layers": layers}
     if fisher == "exact":
-        return FIM(problem.model, problem.x, representation=representation, likelihood="classification")
-    labels = problem.drawn.unsqueeze(0)
-    return FIM_MonteCarlo(problem.model, problem.x, representation=representation, samples=1, labels=labels)
+        return FIM(problem.model, problem.x, likelihood="classification", **given)
+    if fisher == "empirical":
+        return FIM_Empirical(problem.model, (problem.x, problem.y), **given)
+    return FIM_MonteCarlo(problem.model, problem.x, samples=1, labels=problem.drawn.unsqueeze(0), **given)
 
 
-def _pvector(problem: common.Problem, flat: Tensor) -> PVector:
-    parameters = dict(problem.model.named_parameters())
-    return PVector(
-        PVector.from_model(problem.model).layout, dict(zip(parameters, common.unflatten(flat, parameters.values())))
-    )
+def _pvector(problem: common.Problem, flat: Tensor, layers: list[str] | None = None) -> PVector:
+    return PVector(LayerCollection.from_model(problem.model, layers), flat)
 
 
 def _flat(vector: PVector) -> Tensor:
@@ -50,10 +62,10 @@ def kronecker(task: Task) -> Prepared:
     representation = {"kfac": PMatKFAC, "ekfac": PMatEKFAC}[task.kind]
 
     def values(matrix: Any) -> dict:
-        product = matrix.mv(_pvector(problem, common.probe(task)))
+        product = matrix.mv(_pvector(problem, common.probe(problem), problem.layers))
         return common.matrix_values(_flat(product), matrix.trace(), matrix.norm())
 
-    return Prepared(lambda: _fisher(problem, representation, task.fisher), values)
+    return Prepared(lambda: _fisher(problem, representation, task.fisher, problem.layers), values)
 
 
 def diag(task: Task) -> Prepared:
@@ -63,7 +75,7 @@ def diag(task: Task) -> Prepared:
     def values(matrix: PMatDiag) -> dict:
         return common.vector_values(diagonal=_flat(matrix.diag()))
 
-    return Prepared(lambda: _fisher(problem, PMatDiag, "exact"), values)
+    return Prepared(lambda: _fisher(problem, PMatDiag, task.fisher), values)
 
 
 def fvp(task: Task) -> Prepared:
@@ -94,7 +106,13 @@ def grads(task: Task) -> Prepared:
     return Prepared(lambda: per_example_grads(problem.model, (problem.x, problem.y)), values)
 
 
-TASKS = {"ntk": ntk, "kfac": kronecker, "ekfac": kronecker, "diag": diag, "fvp": fvp, "grads": grads}
+def norms(task: Task) -> Prepared:
+    """Their norms."""
+    problem = common.problem(task)
+    return Prepared(lambda: per_example_grad_norms(problem.model, (problem.x, problem.y)), common.norms_values)
+
+
+TASKS = {"ntk": ntk, "kfac": kronecker, "ekfac": kronecker, "diag": diag, "fvp": fvp, "grads": grads, "norms": norms}
 
 if __name__ == "__main__":
     serve(TASKS, lambda: {**common.versions(), "tangentlab": tangentlab.__version__})

@@ -38,22 +38,44 @@ def ntk(task: Task) -> Prepared:
     return Prepared(run, common.kernel_values)
 
 
-def grads(task: Task) -> Prepared:
-    """Per-example gradients by `vmap(grad)`."""
-    problem = common.problem(task)
+def _rows(problem: common.Problem) -> Callable[[], list[Tensor]]:
     call, params = _single(problem), problem.params
 
     def loss(params: Params, example: Tensor, label: Tensor) -> Tensor:
-        return cross_entropy(call(params, example), label)
+        return common.summed_loss(call(params, example)[None], label[None])
 
-    def run() -> list[Tensor]:
-        return list(vmap(grad(loss), (None, 0, 0))(params, problem.x, problem.y).values())
+    return lambda: list(vmap(grad(loss), (None, 0, 0))(params, problem.x, problem.y).values())
 
-    return Prepared(run, common.gradients_values)
+
+def grads(task: Task) -> Prepared:
+    """Per-example gradients by `vmap(grad)`."""
+    return Prepared(_rows(common.problem(task)), common.gradients_values)
+
+
+def norms(task: Task) -> Prepared:
+    """Norms of the same."""
+    rows = _rows(common.problem(task))
+
+    def run() -> Tensor:
+        return torch.stack([part.flatten(1).norm(2, dim=1) for part in rows()]).norm(2, dim=0)
+
+    return Prepared(run, common.norms_values)
+
+
+def _empirical_diag(task: Task) -> Prepared:
+    """The mean of their squares, squared in place."""
+    rows = _rows(common.problem(task))
+
+    def values(result: list[Tensor]) -> dict:
+        return common.vector_values(diagonal=common.flatten(result))
+
+    return Prepared(lambda: [part.square_().mean(0) for part in rows()], values)
 
 
 def diag(task: Task) -> Prepared:
     """Per-example gradients of each class's log-probability, squared and weighted, on a few examples at a time."""
+    if task.fisher == "empirical":
+        return _empirical_diag(task)
     problem = common.problem(task)
     call, params = _single(problem), problem.params
 
@@ -117,7 +139,8 @@ def gradient(task: Task) -> Prepared:
     parameters = list(problem.model.parameters())
 
     def run() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(cross_entropy(problem.model(problem.x), problem.y), parameters)
+        loss = common.summed_loss(problem.model(problem.x), problem.y) / problem.n
+        return torch.autograd.grad(loss, parameters)
 
     return Prepared(run, lambda result: common.vector_values(gradient=common.flatten(result)))
 
@@ -129,7 +152,7 @@ def gemm(task: Task) -> Prepared:
     return Prepared(lambda: a @ b, lambda result: {}, lambda: {"operations": 2 * GEMM_SIZE**3})
 
 
-TASKS = {"ntk": ntk, "grads": grads, "diag": diag, "fvp": fvp, "gradient": gradient, "gemm": gemm}
+TASKS = {"ntk": ntk, "grads": grads, "norms": norms, "diag": diag, "fvp": fvp, "gradient": gradient, "gemm": gemm}
 
 if __name__ == "__main__":
     serve(TASKS, common.versions)
