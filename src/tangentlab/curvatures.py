@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tangentlab.engine.batches import Batches
 from tangentlab.engine.hessian import LossHessian
-from tangentlab.engine.kfra import feed_forward_statistics, recursion
+from tangentlab.engine.kfra import affine, feed_forward_statistics, recursion
 from tangentlab.engine.likelihood import Likelihood, loss_of
 from tangentlab.engine.losses import LossFunction
 from tangentlab.engine.network import Network, Options, spelled_out
@@ -135,14 +135,13 @@ def KFRA(
     units = recursion(network, statistics, output, examples)
     blocks: dict[tuple[str, ...], Block] = {}
     for name, found in statistics.items():
-        prefix = f"{name}." if name else ""
-        owned = tuple(n for n in (f"{prefix}weight", f"{prefix}bias") if n in network.layout)
+        names = [f"{name}.{local}".lstrip(".") for local in affine(model.get_submodule(name)) or ()]
+        owned = tuple(n for n in names if n in network.layout)
         if not owned:
             continue
-        module = model.get_submodule(name)
         inputs, bias = found.inputs / examples, len(owned) == 2
-        if module.bias is not None and not bias:
-            inputs = inputs[:-1, :-1] if owned[0].endswith("weight") else inputs[-1:, -1:]
+        if len(names) == 2 and not bias:
+            inputs = inputs[:-1, :-1] if owned[0] == names[0] else inputs[-1:, -1:]
         form = MatrixForm((1, len(units[name]), len(inputs) - bias), bias)
         blocks[owned] = KronBlock(units[name][None], inputs[None], form)
     missing = set(network.layout.names) - {name for names in blocks for name in names}

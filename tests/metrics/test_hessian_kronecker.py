@@ -109,7 +109,9 @@ def batch(*shape: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("name", REFUSED)
 def test_layers_that_meet_an_example_more_than_once_are_refused_by_name(name: str, kind: Any) -> None:
     make, shape, names = REFUSED[name]
-    with pytest.raises(StructureError, match=f"The Hessian of {names} is no sum of one Kronecker product per example"):
+    with pytest.raises(
+        StructureError, match=f"The Hessian of {names} is not a sum of one Kronecker product per example"
+    ):
         tl.Hessian(make(), batch(*shape), kind, loss=loss)
 
 
@@ -148,3 +150,28 @@ def test_layers_that_are_used_once_have_their_exact_blocks(bias: bool, examples:
     torch.testing.assert_close(found[:size, :size], truth[:size, :size])
     torch.testing.assert_close(found[size:, size:], truth[size:, size:])
     assert not found[:size, size:].any()
+
+
+class OnPairs(Net):
+    def __init__(self) -> None:
+        super().__init__(first=nn.Bilinear(3, 3, 2), last=nn.Linear(2, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x, x.square())))
+
+
+class OnePosition(Net):
+    def __init__(self) -> None:
+        super().__init__(first=nn.Conv1d(1, 2, 3), last=nn.Linear(2, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x[:, None])).flatten(1))
+
+
+@pytest.mark.parametrize("make", [OnPairs, OnePosition])
+def test_any_layer_whose_rule_says_so_has_its_exact_block(make: type[Net]) -> None:
+    model, data = make(), batch(4, 3)
+    truth, found = written_out(model, [data]), tl.Hessian(model, data, tl.PMatKronSum, loss=loss).to_dense()
+    size = sum(p.numel() for p in model.first.parameters())  # type: ignore[union-attr]
+    torch.testing.assert_close(found[:size, :size], truth[:size, :size])
+    torch.testing.assert_close(found[size:, size:], truth[size:, size:])

@@ -6,6 +6,9 @@ from torch import Tensor, nn
 
 import tangentlab as tl
 from tangentlab.errors import StructureError
+from tangentlab.layers import registry
+from tangentlab.layers.linear import linear
+from tangentlab.layers.registry import register
 from tangentlab.testing.dense_truth import assert_close
 from tangentlab.testing.small_models import EXAMPLES, case_of
 from tests.metrics.curvature_truth import cross_entropy, output_hessian
@@ -102,3 +105,32 @@ def test_kfra_of_a_selection_has_only_its_layers():
     slices = whole.layout.slices
     expected = whole.to_dense()[slices["0.weight"], slices["0.weight"]]
     assert_close(part.to_dense()[: len(expected), : len(expected)], expected)
+
+
+class Renamed(nn.Module):
+    """A linear layer of somebody else, with parameters that are called otherwise."""
+
+    def __init__(self, inputs: int, units: int) -> None:
+        super().__init__()
+        self.kernel, self.offset = nn.Parameter(torch.randn(units, inputs)), nn.Parameter(torch.randn(units))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.kernel.T + self.offset
+
+
+def test_kfra_asks_the_rule_of_a_layer_not_its_class():
+    case = case_of("mlp")
+    plain, other = deep(nn.Tanh()), deep(nn.Tanh())
+    other[2], plain[2] = Renamed(5, 4).double(), nn.Linear(5, 4).double()
+    plain[2].load_state_dict({"weight": other[2].kernel.detach(), "bias": other[2].offset.detach()})
+    with pytest.raises(StructureError, match="not a chain|entrywise"):
+        tl.KFRA(other, case.batches)
+    before = dict(registry._RULES)
+    try:
+        register(Renamed, groups=(("kernel", "offset"),), pointwise=True)(linear)
+        found = tl.KFRA(other, case.batches)
+    finally:
+        registry._RULES.clear()
+        registry._RULES.update(before)
+    assert_close(found.to_dense(), tl.KFRA(plain, case.batches).to_dense())
+    assert ("2.kernel", "2.offset") in found.blocks

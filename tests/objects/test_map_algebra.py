@@ -1,4 +1,4 @@
-"""Sums, multiples and centered versions of Jacobians, stored or not, against the same algebra on their tensors."""
+"""Sums, multiples and centred versions of Jacobians, stored or not, against the same algebra on their tensors."""
 
 from functools import cache
 

@@ -214,6 +214,12 @@ class RouteUse:
     site: Site
     axis: int
 
+    def outer(self, grads: Tensor, dtype: torch.dtype) -> OuterSum:
+        """Gradients of the group by the layer's closed form, from output-gradients (K, *output shape)."""
+        site = self.site
+        inputs, grads = site.rule.by_example(site.module, self.call.inputs, grads, self.axis)
+        return site.outer(as_type(inputs, dtype), grads.to(dtype), self.call.part)
+
 
 @dataclass(frozen=True)
 class Route:
@@ -242,17 +248,10 @@ def structured_factors(
     grads = output_gradients(outputs, [use.call for use in uses.values()], cotangents)
     by_call = dict(zip(uses, grads, strict=True))
     return {
-        route.group: concatenate([_term(use, by_call[id(use.call)], dtype) for use in route.uses])
+        route.group: concatenate([use.outer(by_call[id(use.call)], dtype) for use in route.uses])
         for route in routes
         if route.uses
     }
-
-
-def _term(use: RouteUse, grads: Tensor, dtype: torch.dtype) -> OuterSum:
-    """Bring a call to (N, ...) and (K, N, ...) and apply the layer's closed form."""
-    site = use.site
-    inputs, grads = site.rule.by_example(site.module, use.call.inputs, grads, use.axis)
-    return site.outer(as_type(inputs, dtype), grads.to(dtype), use.call.part)
 
 
 def as_type(inputs: Inputs, dtype: torch.dtype) -> Inputs:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tangentlab.engine.batches import Batches
 from tangentlab.engine.capture import Route, batched_grad, without_hooks
@@ -25,6 +25,7 @@ from tangentlab.engine.progress_bar import track
 from tangentlab.engine.rows import Engine
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import ModelError, StructureError, TangentlabError
+from tangentlab.layers.registry import WHOLE
 
 _UNITS = 32
 """Unit vectors multiplied at a time when a block is written out."""
@@ -224,47 +225,41 @@ class LossHessian:
     # ------------------------------------------------------------------ pre-activations
 
     def preactivations(self) -> Iterator[dict[Group, Preactivations]]:
-        """Inputs and Hessians in the outputs of every linear layer, batch by batch.
+        """Inputs and Hessians in the outputs of every layer s = W a, batch by batch.
 
-        With s = W a and nothing else depending on W, d^2 loss / dW^2 = (d^2 loss / ds^2) (x) a a^T for every example: the
-        layer's block of H is the mean of these Kronecker products, exactly. Cost: one backward per output unit.
+        With nothing else depending on W, d^2 loss / dW^2 = (d^2 loss / ds^2) (x) a a^T for every example: the layer's block
+        of H is the mean of these Kronecker products, exactly. Cost: one backward per output unit.
         """
         engine = Engine(self.network)
         for batch in self._tracked("pre-activation Hessians"):
             sweep = engine.sweep(batch)
-            for route in sweep.routes:
-                if not _once_per_example(route, sweep.examples):
-                    raise StructureError(
-                        f"The Hessian of {', '.join(route.group.names)} is no sum of one Kronecker product per example: this "
-                        "needs linear layers that are used once per example. Take PMatBlockDiag, or layers= without it."
-                    )
             with grad_mode(), untouched(self.network.model):
                 total = per_example(self.loss, sweep.outputs, batch).sum()
                 yield {route.group: self._preactivation(route, total) for route in sweep.routes}
 
     def _preactivation(self, route: Route, total: Tensor) -> Preactivations:
-        call = route.uses[0].call
-        (gradient,) = torch.autograd.grad(total, [call.edge], create_graph=True)
-        rows, examples = gradient.shape[1], gradient.shape[0]
-        hessians = gradient.new_zeros((examples, rows, rows))
+        refusal = StructureError(
+            f"The Hessian of {', '.join(route.group.names)} is not a sum of one Kronecker product per example: this needs "
+            "linear layers that are used once per example. Take PMatBlockDiag, or layers= without it."
+        )
+        if len(route.uses) != 1:
+            raise refusal
+        (use,) = route.uses
+        edge, shape = use.call.edge, use.call.output_shape
+
+        def by_example(grads: Tensor) -> Tensor:
+            whole = grads.reshape(shape)
+            return (whole[None] if use.axis == WHOLE else whole.movedim(use.axis, 0)).flatten(1)
+
+        (gradient,) = torch.autograd.grad(total, [edge], create_graph=True)
+        factor = use.outer(gradient.detach().reshape(1, *shape), gradient.dtype)
+        units = by_example(gradient)
+        if not factor.is_single_product or not torch.equal(factor.left[0, :, 0, 0], units):
+            raise refusal
+        hessians = units.new_zeros((*units.shape, units.shape[1]))
         if gradient.requires_grad:
-            for unit in range(rows):
-                (row,) = torch.autograd.grad(
-                    gradient[:, unit].sum(), [call.edge], retain_graph=True, materialize_grads=True
-                )
-                hessians[:, unit] = row
-        inputs = call.inputs[0].to(gradient.dtype)
-        local = route.uses[0].site.local
-        if local == ("bias",):
-            inputs = inputs.new_ones((examples, 1))
-        elif local == ("weight", "bias"):
-            inputs = torch.cat([inputs, inputs.new_ones((examples, 1))], 1)
+            for unit in range(units.shape[1]):
+                (row,) = torch.autograd.grad(units[:, unit].sum(), [edge], retain_graph=True, materialize_grads=True)
+                hessians[:, unit] = by_example(row)
+        inputs = factor.homogeneous()[0, :, 0, 0]
         return Preactivations(inputs.detach(), (hessians + hessians.transpose(1, 2)).detach() / 2)
-
-
-def _once_per_example(route: Route, examples: int) -> bool:
-    """Whether a group is that of a linear layer with one input per example."""
-    if len(route.uses) != 1 or not isinstance(route.uses[0].site.module, nn.Linear):
-        return False
-    (inputs,) = route.uses[0].call.inputs
-    return inputs.ndim == 2 and len(inputs) == examples

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import StructureError
+from tangentlab.layers.matrix import by_rows
+from tangentlab.layers.registry import rule_of
 
 OutputHessian = Callable[[Tensor, Any], Tensor]
 
@@ -41,7 +44,7 @@ def feed_forward_statistics(
         _require_chain(network, names, calls, slopes, outputs)
         for name, call, slope in zip(names, calls, [*slopes, None], strict=True):
             inputs = call[0].detach()
-            if network.model.get_submodule(name).bias is not None:
+            if len(affine(network.model.get_submodule(name)) or ()) == 2:
                 inputs = torch.cat([inputs, inputs.new_ones((len(inputs), 1))], 1)
             found = LayerStatistics(inputs.t() @ inputs, None if slope is None else slope.t() @ slope)
             layers[name] = found if name not in layers else _added(layers[name], found)
@@ -52,6 +55,24 @@ def feed_forward_statistics(
     return layers, total, examples
 
 
+def affine(module: nn.Module) -> dict[str, Tensor] | None:
+    """Weight (units, inputs) and, where there is one, bias of a layer s = W a + b, by name, if its rule says so."""
+    rule, _ = rule_of(module)
+    names = [name for group in rule.groups for name in group] if rule is not None else []
+    if rule is None or not rule.pointwise or len(rule.arguments) > 1 or not 1 <= len(names) <= 2:
+        return None
+    found = {name: value for name in names if (value := attrgetter(name)(module)) is not None}
+    weight = found.get(names[0])
+    matrix = None if weight is None or weight.ndim != 2 else rule.matrix(module, weight)
+    return found if matrix is not None and matrix == by_rows(module, found[names[0]]) else None
+
+
+def _weight(network: Network, name: str) -> Tensor:
+    found = affine(network.model.get_submodule(name))
+    assert found is not None
+    return next(iter(found.values())).detach()
+
+
 def _added(one: LayerStatistics, two: LayerStatistics) -> LayerStatistics:
     slopes = None if one.slopes is None or two.slopes is None else one.slopes + two.slopes
     return LayerStatistics(one.inputs + two.inputs, slopes)
@@ -59,7 +80,7 @@ def _added(one: LayerStatistics, two: LayerStatistics) -> LayerStatistics:
 
 def _linear_calls(network: Network, batch: Any) -> tuple[list[str], list[tuple[Tensor, Tensor]], Tensor]:
     """Names, and (input, output) with their graph, of the linear layers in the order of the forward; the outputs."""
-    modules = {name: module for name, module in network.model.named_modules() if isinstance(module, nn.Linear)}
+    modules = {name: module for name, module in network.model.named_modules() if affine(module)}
     names: list[str] = []
     calls: list[tuple[Tensor, Tensor]] = []
 
@@ -116,9 +137,7 @@ def _require_chain(
     pulled = cotangent
     for place in range(len(calls) - 1, -1, -1):
         if place < len(calls) - 1:
-            weight = network.model.get_submodule(names[place + 1]).weight
-            assert isinstance(weight, Tensor)
-            pulled = slopes[place] * (pulled @ weight.detach())
+            pulled = slopes[place] * (pulled @ _weight(network, names[place + 1]))
         scale = max(float(truth[place].abs().max()), float(pulled.abs().max()), torch.finfo(pulled.dtype).tiny)
         if float((pulled - truth[place]).abs().max()) > torch.finfo(pulled.dtype).eps ** 0.5 * scale:
             raise StructureError(
@@ -135,9 +154,8 @@ def recursion(network: Network, layers: dict[str, LayerStatistics], output: Tens
     for place in range(len(names) - 1, -1, -1):
         slopes = layers[names[place]].slopes
         if slopes is not None:
-            weight = network.model.get_submodule(names[place + 1]).weight
-            assert isinstance(weight, Tensor)
-            current = (weight.detach().t() @ current @ weight.detach()) * (slopes / examples)
+            weight = _weight(network, names[place + 1])
+            current = (weight.t() @ current @ weight) * (slopes / examples)
         result[names[place]] = current
     return result
 

@@ -68,6 +68,11 @@ def known_zeros(module: nn.modules.conv._ConvNd) -> tuple[int, ...]:
     return tuple(int(amount) for amount in module.padding)
 
 
+def pixel_columns(inputs: Tensor, groups: int) -> Tensor:
+    """Inputs (N, groups * channels, *spatial) as columns (groups, channels, N * pixels)."""
+    return inputs.flatten(2).unflatten(1, (groups, -1)).permute(1, 2, 0, 3).flatten(2)
+
+
 class ConvSum(OuterSum):
     """Gradients of a convolution; the patches are made when asked for, a few examples at a time where that is enough."""
 
@@ -91,6 +96,14 @@ class ConvSum(OuterSum):
     def outputs(self) -> int:
         """K."""
         return self.grads.shape[0]
+
+    def pixels(self, taps: int) -> Tensor:
+        """Pixels of the input itself, each once, as columns (groups, channels, N * pixels)."""
+        inside, pads = self._right, self.module._reversed_padding_repeated_twice
+        for axis, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
+            place = inside.ndim - 1 - axis
+            inside = inside.narrow(place, before, inside.shape[place] - before - after)
+        return pixel_columns(inside, self.module.groups)
 
     def take_examples(self, start: int, stop: int) -> OuterSum:
         """The same for examples start..stop only."""

@@ -235,6 +235,16 @@ class OuterSum:
         chunks = [self.take_examples(n, min(n + step, self.examples)) for n in range(0, self.examples, step)]
         return torch.cat([torch.linalg.vector_norm(chunk.rows(), dim=2, dtype=wide).square() for chunk in chunks], 1)
 
+    @property
+    def is_single_product(self) -> bool:
+        """Whether a gradient is one product (output-gradient) (input)^T per example: s = W a, applied once."""
+        one = self.positions == 1 and self.matrix_shape[0] == 1 and self.right.shape[0] == 1
+        return one and self.kronecker and self.gradients == "left"
+
+    def pixels(self, taps: int) -> Tensor:
+        """Pixels of a convolution's input as columns (groups, channels, M); here those of its patches, (channel, tap)."""
+        return self.right[0].unflatten(-1, (-1, taps)).permute(1, 3, 0, 2, 4).flatten(2)
+
     def side_rows(self, side: str, sharing: str) -> Tensor:
         """Factors of one side as rows (groups, M, features); the right side homogeneous.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from tangentlab.errors import InputError
 from tangentlab.linalg import safe_eigh
 from tangentlab.objects.algebra import Scalar, is_scalar, one_number
-from tangentlab.objects.fvector import FVector, check_centering
+from tangentlab.objects.fvector import FVector, check_centring
 from tangentlab.objects.spectral import Spectral
 from tangentlab.objects.spectrum import Spectrum
 
@@ -244,7 +244,7 @@ def center_kernel(data: Tensor, how: str) -> Tensor:
 
 def center_kernel_(data: Tensor, how: str) -> Tensor:
     """The same in place."""
-    left, right = ((1,), (3,)) if check_centering(how) == "per_output" else ((0, 1), (2, 3))
+    left, right = ((1,), (3,)) if check_centring(how) == "per_output" else ((0, 1), (2, 3))
     data -= data.mean(left, keepdim=True)
     data -= data.mean(right, keepdim=True)
     return data

@@ -17,7 +17,7 @@ from tangentlab.engine.weightings import Unweighted
 from tangentlab.errors import InputError, StructureError
 from tangentlab.linalg import in_batches
 from tangentlab.objects.fmat import FMat, center_kernel
-from tangentlab.objects.fvector import FVector, centered, check_centering
+from tangentlab.objects.fvector import FVector, centred, check_centring
 from tangentlab.objects.maps import PullBackImplicit, PushForwardImplicit
 
 
@@ -40,7 +40,7 @@ class FMatImplicit(FMat):
         center: str | None = None,
     ) -> None:
         if center is not None:
-            check_centering(center)
+            check_centring(center)
         self._rows = Rows(network, data, Unweighted(), ordered=True)
         self._other = None if data2 is None else Rows(network, data2, Unweighted(), ordered=True)
         self._trace, self._center, self._factor = trace, center, 1.0
@@ -154,4 +154,4 @@ def _centred(flat: Tensor, shape: tuple[int, int], center: str | None) -> Tensor
     """Subtract the mean over examples of each output, or over everything."""
     if center is None:
         return flat
-    return centered(flat.unflatten(-1, shape), center).flatten(-2)
+    return centred(flat.unflatten(-1, shape), center).flatten(-2)

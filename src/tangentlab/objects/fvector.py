@@ -60,7 +60,7 @@ class FVector(VectorAlgebra):
 
     def center(self, how: str = "per_output") -> FVector:
         """Less the mean: "per_output" over the examples of each output, "global" over outputs and examples."""
-        return FVector(centered(self.data, how))
+        return FVector(centred(self.data, how))
 
     def _like(self, flat: Tensor) -> FVector:
         return FVector(flat.unflatten(-1, self.shape))
@@ -73,12 +73,12 @@ class FVector(VectorAlgebra):
         return f"FVector(outputs = {self.shape[0]}, examples = {self.shape[1]}, {self.dtype})"
 
 
-def centered(data: Tensor, how: str, axis: int = -1) -> Tensor:
+def centred(data: Tensor, how: str, axis: int = -1) -> Tensor:
     """Data with examples on an axis and outputs on the one before, less the mean over examples, or over both."""
-    return data - data.mean((axis,) if check_centering(how) == "per_output" else (axis - 1, axis), keepdim=True)
+    return data - data.mean((axis,) if check_centring(how) == "per_output" else (axis - 1, axis), keepdim=True)
 
 
-def check_centering(how: str) -> str:
+def check_centring(how: str) -> str:
     """One of the two ways to center what has outputs and examples."""
     if how not in ("per_output", "global"):
         raise InputError(f"The argument center must be None, 'per_output' or 'global', not {how!r}.")

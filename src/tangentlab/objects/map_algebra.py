@@ -1,4 +1,4 @@
-"""PushForward and PullBack: what maps between parameters and functions can do, and their sums, multiples and centerings."""
+"""PushForward and PullBack: what maps between parameters and functions can do, and their sums, multiples and centrings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tangentlab.engine.frozen import all_frozen
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError
 from tangentlab.objects.algebra import MatrixAlgebra
-from tangentlab.objects.fvector import FVector, centered, check_centering
+from tangentlab.objects.fvector import FVector, centred, check_centring
 from tangentlab.objects.pvector import PVector
 from tangentlab.objects.storage import Storable
 
@@ -86,7 +86,7 @@ class PushForward(JacobianMap):
 
     def center(self, how: str = "per_output") -> PushForward:
         """J less its mean row: "per_output" over the examples of each output, "global" over outputs and examples."""
-        return PushForwardSum([(1.0, check_centering(how), self)])
+        return PushForwardSum([(1.0, check_centring(how), self)])
 
     def _check(self, v: PVector) -> None:
         if not isinstance(v, PVector):
@@ -145,12 +145,12 @@ class _Combination:
 
 
 def _both(first: str | None, second: str | None) -> str | None:
-    """Two centerings in a row, in any order: the finer one has taken off what the coarser one would."""
+    """Two centrings in a row, in any order: the finer one has taken off what the coarser one would."""
     return "per_output" if "per_output" in (first, second) else first or second
 
 
 class PushForwardSum(_Combination, PushForward):
-    """Sums, multiples and centered versions of Jacobians that are not all stored: kept as they are written."""
+    """Sums, multiples and centred versions of Jacobians that are not all stored: kept as they are written."""
 
     def mv(self, v: PVector) -> FVector:
         """sum_i factor_i C_i (J_i v)."""
@@ -160,7 +160,7 @@ class PushForwardSum(_Combination, PushForward):
     def tensor(self) -> Tensor:
         """J itself, (outputs, examples, d)."""
         written = ((factor, how, term.tensor()) for factor, how, term in self.terms)
-        return _total(factor * (centered(data, how, axis=1) if how else data) for factor, how, data in written)
+        return _total(factor * (centred(data, how, axis=1) if how else data) for factor, how, data in written)
 
     @property
     def T(self) -> PullBackSum:

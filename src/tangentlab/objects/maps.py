@@ -17,7 +17,7 @@ from tangentlab.engine.rows import Rows
 from tangentlab.errors import InputError, StructureError
 from tangentlab.layers import OuterSum
 from tangentlab.objects.fmat import FMatDense
-from tangentlab.objects.fvector import FVector, centered
+from tangentlab.objects.fvector import FVector, centred
 from tangentlab.objects.map_algebra import PullBack, PushForward
 from tangentlab.objects.pvector import PVector
 
@@ -67,7 +67,7 @@ class PushForwardDense(PushForward):
 
     def center(self, how: str = "per_output") -> PushForwardDense:
         """J less its mean row: "per_output" over the examples of each output, "global" over outputs and examples."""
-        return PushForwardDense(self.layout, centered(self.data, how, axis=1))
+        return PushForwardDense(self.layout, centred(self.data, how, axis=1))
 
     def to(self, *args: Any, **kwargs: Any) -> PushForwardDense:
         """Another dtype or device."""

@@ -127,7 +127,7 @@ class LayerBlock:
             if not channels:
                 self._sum("right").add_(self.right.measure(outer, "right", sharing))
         if isinstance(self.right, RunningChannels):
-            self._sum("right").add_(self.right.measure_inputs(sample))
+            self._sum("right").add_(self.right.measure_inputs(sample, self.form.shape[0]))
 
     def add_squares(self, samples: Sequence[Sample]) -> None:
         """sum over examples of the squared entries of U_B^T g U_A, into the sums."""

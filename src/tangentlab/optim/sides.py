@@ -10,14 +10,15 @@ from abc import ABC, abstractmethod
 from math import prod
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
+from tangentlab.layers.conv import pixel_columns
 from tangentlab.layers.lookup import LookupSum
 from tangentlab.linalg.symmetric import symmetric_product
 from tangentlab.objects.pmat.basis import Basis, DenseBasis, IdentityBasis
-from tangentlab.objects.pmat.channels import ChannelBasis, ChannelSide, pixel_columns
+from tangentlab.objects.pmat.channels import ChannelBasis, ChannelSide
 from tangentlab.objects.pmat.side import DenseSide, DiagonalSide, Pairs, Side
 from tangentlab.optim.sums import Sample
 
@@ -164,15 +165,13 @@ class RunningChannels(RunningSide):
         """Inputs are measured by `measure_inputs`, not through their patches."""
         raise NotImplementedError
 
-    def measure_inputs(self, sample: Sample) -> Tensor:
+    def measure_inputs(self, sample: Sample, groups: int) -> Tensor:
         """sum over examples and sites of x x^T times output positions per site, (groups, channels, channels)."""
         total: Tensor | None = None
         for use in sample.uses:
-            module = use.site.module
-            assert isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)
             (inputs,) = use.inputs
             sites, positions = prod(inputs.shape[2:]), prod(use.grads.shape[3:])
-            found = symmetric_product(pixel_columns(inputs, module.groups)) * (positions / sites)
+            found = symmetric_product(pixel_columns(inputs, groups)) * (positions / sites)
             total = found if total is None else total + found
         assert total is not None
         return total

@@ -170,17 +170,3 @@ def _mean_first(taps: int, like: Tensor) -> Tensor:
     normal = eye[0] - target
     length = normal.square().sum()
     return eye if float(length) == 0 else eye - 2 * torch.outer(normal, normal) / length
-
-
-def pixel_columns(inputs: Tensor, groups: int) -> Tensor:
-    """Inputs (N, groups * channels, *spatial) as columns (groups, channels, N * pixels)."""
-    return inputs.flatten(2).unflatten(1, (groups, -1)).permute(1, 2, 0, 3).flatten(2)
-
-
-def interior(module: nn.modules.conv._ConvNd, padded: Tensor) -> Tensor:
-    """The input without its padding."""
-    pads = module._reversed_padding_repeated_twice
-    for axis, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
-        place = padded.ndim - 1 - axis
-        padded = padded.narrow(place, before, padded.shape[place] - before - after)
-    return padded

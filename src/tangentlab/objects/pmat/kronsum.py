@@ -110,7 +110,7 @@ class KronSumBuilder:
     def add(self, factors: list[OuterSum], first: bool) -> None:
         """New examples with the first chunk of a batch, more cotangents of the same examples with the others."""
         (factor,) = factors
-        if not _is_one_product(factor):
+        if not factor.is_single_product:
             raise StructureError(no_single_product([self.group]))
         self.form = self.form or MatrixForm(factor.matrix_shape, factor.bias)
         grads = factor.left[:, :, 0, 0]
@@ -125,11 +125,6 @@ class KronSumBuilder:
         """Divide by n."""
         assert self.form is not None
         return KronSumBlock(torch.cat(self.inputs), torch.cat(self.matrices) / examples, self.form)
-
-
-def _is_one_product(factor: OuterSum) -> bool:
-    plain = factor.positions == 1 and factor.matrix_shape[0] == 1 and factor.gradients == "left"
-    return plain and factor.kronecker and factor.right.shape[0] == 1
 
 
 def no_single_product(groups: list[Group]) -> str:
@@ -152,7 +147,7 @@ class PMatKronSum(BlockwisePMat):
     @staticmethod
     def plan(layout: LayerCollection, factors: dict[Group, OuterSum]) -> dict[Names, tuple[tuple[Group, ...], Builder]]:
         """One block per group; refuses by name what is applied more than once per example."""
-        bad = [group for group, factor in factors.items() if not _is_one_product(factor)]
+        bad = [group for group, factor in factors.items() if not factor.is_single_product]
         if bad:
             raise StructureError(no_single_product(bad))
         return {group.names: ((group,), KronSumBuilder(group)) for group in factors}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tangentlab.engine.groups import Group
 from tangentlab.errors import InputError, StructureError
 from tangentlab.layers import OuterSum
-from tangentlab.layers.conv import ConvSum
 from tangentlab.layers.lookup import LookupSum
-from tangentlab.objects.pmat.channels import ChannelSide, interior, pixel_columns
+from tangentlab.objects.pmat.channels import ChannelSide
 from tangentlab.objects.pmat.kronecker import KronBlock
 from tangentlab.objects.pmat.matrix_form import MatrixForm
 from tangentlab.objects.pmat.side import DenseSide, DiagonalSide, Side, ThinSide
@@ -68,10 +65,7 @@ class PixelSum:
 
     def add(self, factor: OuterSum) -> None:
         """Pixels of the input itself, or of the patches of a module that is used several times."""
-        if isinstance(factor, ConvSum):
-            x = pixel_columns(interior(factor.module, factor._right), factor.module.groups)
-        else:
-            x = factor.right[0].unflatten(-1, (-1, self.taps)).permute(1, 3, 0, 2, 4).flatten(2)
+        x = factor.pixels(self.taps)
         self.second, self.total = self.second + x @ x.mT, self.total + x.sum(-1)
         self.pixels, self.positions = self.pixels + x.shape[-1], self.positions + factor.examples * factor.positions
         self.bias = factor.bias
@@ -101,7 +95,8 @@ class KronBuilder:
             raise InputError("SUA is an approximation of the sharing='expand' factors; leave sharing at its default.")
         self.group, self.sharing = group, sharing
         self.sides: dict[str, SideSum | PixelSum] = {side: SideSum(side, sharing) for side in ("left", "right")}
-        if sua and (taps := _taps(group)) > 1:
+        taps = group.sites[0].matrix.taps if group.sites else None
+        if sua and taps is not None and taps > 1:
             self.sides["right"] = PixelSum(taps, centred=sua in ("centred", "centered"))
         self.form: MatrixForm | None = None
         self.gradients, self.positions = "left", 0
@@ -125,14 +120,6 @@ class KronBuilder:
         counts = {side: max(self.positions, 1) if side == self.gradients else examples for side in self.sides}
         left, right = (total.finish(counts[side]) for side, total in self.sides.items())
         return KronBlock(left, right, self.form)
-
-
-def _taps(group: Group) -> int:
-    """Entries of the kernel if a group is the weight of a convolution, else 1."""
-    module = group.sites[0].module if group.sites else None
-    if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) or group.sites[0].local[0] != "weight":
-        return 1
-    return prod(module.kernel_size)
 
 
 def no_kronecker(groups: list[Group]) -> str:
