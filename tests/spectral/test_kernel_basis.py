@@ -9,7 +9,7 @@ from tangentlab import NTK
 from tangentlab.errors import InputError
 from tangentlab.kernels import main_frequency
 from tangentlab.models import MLP
-from tangentlab.spectral import KernelBasis, band_norms, gaussian_kernel, index_bands
+from tangentlab.spectral import KernelBasis, band_norms, gaussian_kernel, index_bands, wave_rates
 
 
 @pytest.mark.parametrize("width", [0.01, 0.02, 0.05])
@@ -60,12 +60,31 @@ def test_bands_cover_every_index_once_and_their_norms_add_up():
     torch.testing.assert_close(norms.square().sum(), coefficients.square().sum())
 
 
+def test_rates_of_waves_on_a_circle_are_eigenvalues():
+    """A kernel of the distance along a circle is circulant, and waves are its eigenvectors."""
+    angles = 2 * torch.pi * torch.arange(24, dtype=torch.float64) / 24
+    kernel = torch.exp(torch.cos(angles[:, None] - angles[None, :]))
+    truth = torch.fft.fft(kernel[0]).real
+    torch.testing.assert_close(wave_rates(kernel, (0, 1, 5, 11)), truth[[0, 1, 5, 11]])
+
+
+def test_rates_are_means_over_the_phases_of_sines():
+    model, n = MLP((1, 16, 1)).double(), 20
+    z = torch.arange(n, dtype=torch.float64) / n
+    kernel = NTK(model, z[:, None], progress=False)
+    phases = 2 * torch.pi * torch.arange(50, dtype=torch.float64) / 50
+    waves = torch.sin(2 * torch.pi * 3 * z + phases[:, None])
+    quotients = torch.einsum("pi,ij,pj->p", waves, kernel.matrix(), waves) / waves.square().sum(1)
+    torch.testing.assert_close(wave_rates(kernel, (3,))[0], quotients.mean())
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: gaussian_kernel(torch.zeros(3, 2), width=0), "width is positive"),
         (lambda: gaussian_kernel(torch.zeros(3, 2), torch.zeros(3, 4), width=1), "no distance"),
         (lambda: KernelBasis.of(torch.eye(4)).spectrum(torch.zeros(5)), "not \\(5,\\)"),
+        (lambda: wave_rates(torch.zeros(2, 3, 2, 3), (1,)), "one output is needed"),
         (lambda: index_bands(10, 1), "ratio of at least 2"),
         (lambda: KernelBasis.of(torch.tensor([[1.0, 2.0], [0.0, 1.0]])), "not symmetric"),
     ],

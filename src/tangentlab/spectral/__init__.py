@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tangentlab.spectral.kernel_basis import band_norms as band_norms
     from tangentlab.spectral.kernel_basis import gaussian_kernel as gaussian_kernel
     from tangentlab.spectral.kernel_basis import index_bands as index_bands
+    from tangentlab.spectral.kernel_basis import wave_rates as wave_rates
     from tangentlab.spectral.perturbed import perturbed_spectrum as perturbed_spectrum
 else:
     __getattr__, __dir__, __all__ = imported_on_first_use(__name__)

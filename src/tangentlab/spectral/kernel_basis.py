@@ -7,6 +7,7 @@ kernel of a network.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,6 +80,26 @@ class KernelBasis:
     def bands(self, ratio: int = BAND_RATIO) -> list[range]:
         """Eigenvectors by index in bands that grow `ratio` times: with 4 the first, 2 to 4, 5 to 16, 17 to 64, ... ."""
         return index_bands(len(self.values), ratio)
+
+
+def wave_rates(kernel: AnyKernel, frequencies: Sequence[int]) -> Tensor:
+    """How fast gradient descent learns waves of these frequencies to first order: Rayleigh quotients of the kernel.
+
+    `w^* K w / n` with `w_j = e^(2 pi i k j / n)`, `(len(frequencies),)`: the mean over all phases of a sine. Where a wave is an
+    eigenvector of the kernel, this is its eigenvalue.
+
+    Args:
+        kernel: `(n, n)`, or `(1, n, 1, n)`, on inputs at which the latent variable is 0, 1/n, ..., (n-1)/n.
+        frequencies: periods over the points.
+    """
+    data = kernel_data(kernel)
+    if data.shape[0] != 1:
+        raise InputError(f"A kernel of one output is needed, not of {data.shape[0]}: choose one by outputs=.")
+    matrix, n = data[0, :, 0].double(), data.shape[1]
+    k = torch.tensor(list(frequencies), dtype=torch.float64, device=matrix.device)
+    angles = 2 * math.pi * k[:, None] * torch.arange(n, dtype=torch.float64, device=matrix.device) / n
+    waves = torch.cat([angles.cos(), angles.sin()])
+    return ((waves @ matrix) * waves).sum(1).view(2, -1).sum(0) / n
 
 
 def index_bands(size: int, ratio: int = BAND_RATIO) -> list[range]:

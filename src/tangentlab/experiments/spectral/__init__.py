@@ -1,0 +1,10 @@
+"""Spectral bias: low frequencies are learnt first, last longest, and are high on curved data (Rahaman, Baratin et al. 2019)."""
+
+from typing import TYPE_CHECKING
+
+from tangentlab.lazy import imported_on_first_use
+
+if TYPE_CHECKING:
+    from tangentlab.experiments.spectral.frequency_order import FrequencyOrder as FrequencyOrder
+else:
+    __getattr__, __dir__, __all__ = imported_on_first_use(__name__)
