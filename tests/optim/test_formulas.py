@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from tangentlab import FIM, PMatDense, PMatEKFAC, PMatKFAC
+from tangentlab.errors import InputError
 from tangentlab.optim import EKFAC, KFAC, BlockDiagonal, ConjugateGradient, Diagonal, EKFACra
 from tests.optim.truth import (
     backward,
@@ -336,3 +337,30 @@ def test_a_side_above_the_limit_keeps_its_diagonal() -> None:
     precond.step()
     np.testing.assert_allclose(layer_gradient(model[0]), truth, rtol=1e-9)
     assert precond.report().rows[0].method == "3 x 5 (full x diagonal)"
+
+
+@pytest.mark.parametrize(("method", "kind"), [(KFAC, PMatKFAC), (EKFAC, PMatEKFAC)])
+def test_separate_blocks_of_weight_and_bias_are_those_of_the_metrics(method: type, kind: type) -> None:
+    model, (x, y) = tiny_mlp(), data(7, 4)
+    apart = kind.with_options(separate_weight_and_bias=True)
+    truth = FIM(model, x, representation=apart, likelihood="classification").to_dense()
+    options = {"curvature": "exact", "likelihood": "classification", "separate_weight_and_bias": True}
+    precond = method(model, damping=EPS, damping_form="plain", **options)
+    backward(model, x, y)
+    gradient = torch.from_numpy(flat_gradient(model))
+    precond.step()
+    torch.testing.assert_close(precond.as_pmat().to_dense(), truth)
+    damped = truth + EPS * torch.eye(len(truth), dtype=truth.dtype)
+    np.testing.assert_allclose(flat_gradient(model), torch.linalg.solve(damped, gradient).numpy(), rtol=1e-6)
+
+
+def test_the_bias_of_a_convolution_alone_has_its_full_second_moment() -> None:
+    model, (x, y) = tiny_conv(), data(5, 2, 4, 4)
+    precond = KFAC(model, damping=EPS, separate_weight_and_bias=True, layers=["0"])
+    backward(model, x, y)
+    precond.step()
+    rows = torch.from_numpy(per_example_gradients(model, x, y))[:, 54:57]
+    torch.testing.assert_close(precond.as_pmat().to_dense()[-3:, -3:], rows.T @ rows / 5)
+    assert [row.names for row in precond.report().rows] == [("0.weight",), ("0.bias",)]
+    with pytest.raises(InputError, match="other|unknown"):
+        KFAC(model, layers=["0"]).load_state_dict(precond.state_dict())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
@@ -52,6 +52,13 @@ class Group:
     def name(self) -> str:
         """Module name for a layer's (weight, bias), else the parameter's name."""
         return self.names[0].rpartition(".")[0] if len(self.names) == 2 else self.names[0]
+
+    def separated(self) -> tuple[Group, ...]:
+        """A group for each of its parameters."""
+        return tuple(
+            Group((name,), tuple(replace(site, local=(site.local[place],)) for site in self.sites), self.reason)
+            for place, name in enumerate(self.names)
+        )
 
 
 @dataclass(frozen=True)

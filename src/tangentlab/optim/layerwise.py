@@ -45,6 +45,8 @@ class BlockPreconditioner(Preconditioner):
         sua: convolutions with spatially uncorrelated activations.
         factor_limit: a side with more entries than this keeps only its diagonal.
         block_limit: the same for layers without Kronecker structure (norms, lone biases), whose block is a full matrix.
+        separate_weight_and_bias: a block for the weight and one for the bias of a layer, each with its own second moments
+            and zero between them, in place of one for [W | b]; that of the bias is a full matrix.
         options: of `Preconditioner`.
     """
 
@@ -64,6 +66,7 @@ class BlockPreconditioner(Preconditioner):
         sua: bool = False,
         factor_limit: int = 8192,
         block_limit: int = 1024,
+        separate_weight_and_bias: bool = False,
         **options: Any,
     ) -> None:
         check_period("period", period)
@@ -79,10 +82,16 @@ class BlockPreconditioner(Preconditioner):
         self.factor_decay, self.scale_decay = factor_decay, scale_decay
         self.refresh, self.eigh_every, self.order, self.sua = refresh, eigh_every, order, sua
         self.factor_limit, self.block_limit = factor_limit, block_limit
+        self.separate_weight_and_bias = separate_weight_and_bias
         self.refreshes, self._due = 0, (1.0, 1.0)
         self.blocks: dict[Group, LayerBlock] = {}
         super().__init__(model, **options)
         self.blocks = {group: self._block(group, group.sites[0].matrix) for group in self.groups}
+
+    def _treated(self, groups: Sequence[Group]) -> list[Group]:
+        if self.separate_weight_and_bias:
+            groups = [part for group in groups for part in group.separated()]
+        return super()._treated(groups)
 
     def _refusal(self, group: Group) -> str:
         if reason := super()._refusal(group):

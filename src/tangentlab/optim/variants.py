@@ -27,7 +27,16 @@ class Diagonal(BlockPreconditioner):
     """
 
     name = "diagonal"
-    idle = ("period", "warm_up", "factor_period", "factor_decay", "sua", "refresh", "eigh_every")
+    idle = (
+        "period",
+        "warm_up",
+        "factor_period",
+        "factor_decay",
+        "sua",
+        "refresh",
+        "eigh_every",
+        "separate_weight_and_bias",
+    )
 
     def __init__(
         self, model: nn.Module, *, running: bool = False, scale_decay: Schedule | None = None, **options: Any
