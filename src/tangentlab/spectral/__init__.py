@@ -1,6 +1,7 @@
 """Spectral bias: what a network learns first, measured in frequencies, and the spectra of networks themselves.
 
-Networks learn low frequencies before high ones (Rahaman, Baratin et al. 2019). Here are the spectra in which this is seen.
+Networks learn low frequencies before high ones (Rahaman, Baratin et al. 2019). Here are the spectra in which this is seen,
+the regions on which a piecewise-linear network is affine, and its exact Fourier transform.
 """
 
 from typing import TYPE_CHECKING
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
     from tangentlab.spectral.kernel_basis import gaussian_kernel as gaussian_kernel
     from tangentlab.spectral.kernel_basis import index_bands as index_bands
     from tangentlab.spectral.kernel_basis import wave_rates as wave_rates
+    from tangentlab.spectral.network_fourier import NetworkTransform as NetworkTransform
+    from tangentlab.spectral.network_fourier import kink_transform as kink_transform
+    from tangentlab.spectral.network_fourier import kinks as kinks
+    from tangentlab.spectral.network_fourier import network_transform as network_transform
+    from tangentlab.spectral.partition import Frame as Frame
+    from tangentlab.spectral.partition import Partition as Partition
+    from tangentlab.spectral.patterns import Region as Region
+    from tangentlab.spectral.patterns import activation_pattern as activation_pattern
+    from tangentlab.spectral.patterns import region_affine as region_affine
+    from tangentlab.spectral.patterns import region_halfspaces as region_halfspaces
+    from tangentlab.spectral.patterns import region_of as region_of
     from tangentlab.spectral.perturbed import perturbed_spectrum as perturbed_spectrum
+    from tangentlab.spectral.regions import enumerate_regions as enumerate_regions
 else:
     __getattr__, __dir__, __all__ = imported_on_first_use(__name__)

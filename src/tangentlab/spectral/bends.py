@@ -1,0 +1,141 @@
+"""Piecewise-linear functions of one number: where they bend, and their slopes between the bends.
+
+`BENDS` maps the name of a torch function to the `Bend` of a call; pooling is brought to one form, windows on the last axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tangentlab.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Bend:
+    """A continuous function that is affine between its breaks.
+
+    Args:
+        function: the function itself, on tensors.
+        breaks: where the slope changes, increasing.
+        slopes: one more than there are breaks; numbers, or tensors that broadcast against the units (PReLU).
+    """
+
+    function: Callable[[Tensor], Tensor]
+    breaks: tuple[float, ...]
+    slopes: tuple[float | Tensor, ...]
+
+    def pieces(self, values: Tensor) -> Tensor:
+        """The number of the piece that every value lies in, int8: how many breaks are below it."""
+        return torch.stack([values > at for at in self.breaks]).sum(0).to(torch.int8)
+
+    def slope(self, pieces: Tensor) -> Tensor:
+        """The slope of every piece, in the shape of `pieces`."""
+        found = torch.zeros(pieces.shape, dtype=torch.float64)
+        for number, slope in enumerate(self.slopes):
+            found = torch.where(pieces == number, torch.as_tensor(slope, dtype=torch.float64), found)
+        return found
+
+    def on_piece(self, values: Tensor, pieces: Tensor) -> Tensor:
+        """The affine function of a given piece, also at values outside of it."""
+        anchors = torch.tensor([self.breaks[0], *self.breaks], dtype=torch.float64)  # a point of every closed piece
+        anchor = anchors[pieces.long()]
+        return self.function(anchor) + self.slope(pieces) * (values - anchor)
+
+
+def _relu(rows: Tensor, inplace: bool = False) -> Bend:
+    return Bend(torch.relu, (0.0,), (0.0, 1.0))
+
+
+def _leaky_relu(rows: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Bend:
+    return Bend(lambda z: F.leaky_relu(z, negative_slope), (0.0,), (negative_slope, 1.0))
+
+
+def _rrelu(
+    rows: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+) -> Bend:
+    if training:
+        raise ModelError("The model has a random RReLU in train mode: call model.eval().")
+    return _leaky_relu(rows, (lower + upper) / 2)
+
+
+def _prelu(rows: Tensor, weight: Tensor) -> Bend:
+    slopes = weight.to(torch.float64)
+    if slopes.numel() > 1:
+        slopes = slopes.view(1, -1, *(1 for _ in range(rows.ndim - 2)))
+    return Bend(lambda z: torch.where(z > 0, z, slopes * z), (0.0,), (slopes, 1.0))
+
+
+def _abs(rows: Tensor) -> Bend:
+    return Bend(torch.abs, (0.0,), (-1.0, 1.0))
+
+
+def _clamp(rows: Tensor, min: Any = None, max: Any = None) -> Bend:
+    if isinstance(min, Tensor) or isinstance(max, Tensor):
+        raise ModelError("The operation clamp is followed with numbers as bounds, not with tensors.")
+    if min is not None and max is not None and not min < max:
+        raise ModelError(f"The operation clamp needs bounds in order, got {min} and {max}.")
+    breaks = tuple(float(at) for at in (min, max) if at is not None)
+    slopes = (*(() if min is None else (0.0,)), 1.0, *(() if max is None else (0.0,)))
+    return Bend(lambda z: torch.clamp(z, min, max), breaks, slopes)
+
+
+def _hardtanh(rows: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Bend:
+    return _clamp(rows, min_val, max_val)
+
+
+def _hardsigmoid(rows: Tensor, inplace: bool = False) -> Bend:
+    return Bend(F.hardsigmoid, (-3.0, 3.0), (0.0, 1 / 6, 0.0))
+
+
+def _softshrink(rows: Tensor, lambd: float = 0.5) -> Bend:
+    return Bend(lambda z: F.softshrink(z, lambd), (-lambd, lambd), (1.0, 0.0, 1.0))
+
+
+BENDS: dict[str, Callable[..., Bend]] = {
+    "relu": _relu,
+    "relu_": _relu,
+    "relu6": lambda rows, inplace=False: _clamp(rows, 0.0, 6.0),
+    "leaky_relu": _leaky_relu,
+    "leaky_relu_": _leaky_relu,
+    "rrelu": _rrelu,
+    "prelu": _prelu,
+    "abs": _abs,
+    "abs_": _abs,
+    "absolute": _abs,
+    "__abs__": _abs,
+    "clamp": _clamp,
+    "clamp_": _clamp,
+    "clip": _clamp,
+    "clamp_min": lambda rows, min: _clamp(rows, min),
+    "clamp_max": lambda rows, max: _clamp(rows, None, max),
+    "hardtanh": _hardtanh,
+    "hardtanh_": _hardtanh,
+    "hardsigmoid": _hardsigmoid,
+    "softshrink": _softshrink,
+}
+
+
+def pooling_windows(name: str, dimension: int, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """The windows of max pooling, `(points, channels, ..., window)`; places outside of the image repeat one inside.
+
+    The window of every output is found by pooling the numbers of the pixels: with one pixel at a time above the rest, the
+    outputs that see it are those whose maximum it is. Cost: pixels^2 once, no floating-point question.
+    """
+    pixels = rows.shape[2:]
+    count = int(torch.tensor(pixels).prod())
+    pool = getattr(F, name)
+    kwargs = {key: value for key, value in kwargs.items() if key != "return_indices"}
+    sees = pool(torch.eye(count, dtype=torch.float32).view(count, 1, *pixels), *args, **kwargs)
+    outputs = sees.shape[2:]
+    seen = sees.reshape(count, -1).T > 0  # (outputs, pixels)
+    width = int(seen.sum(1).max())
+    order = torch.sort((~seen).to(torch.int8), dim=1, stable=True).indices[:, :width]
+    inside = torch.gather(seen, 1, order)
+    places = torch.where(inside, order, order[:, :1])
+    return rows.flatten(2)[:, :, places].unflatten(2, outputs)
