@@ -75,6 +75,9 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches. What a loader draws (seeds of its workers, transforms) is not taken from the caller's stream."""
+        if type(self._data) is list and self._data:  # draws nothing
+            yield from self._data
+            return
         batches, seen, end, state = None, 0, object(), RandomState.now()
         while True:
             with same_random_state():

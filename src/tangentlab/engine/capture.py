@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from tangentlab.engine.backward import backward
 from tangentlab.engine.graph import NO_DEPENDENCE
 from tangentlab.engine.groups import Group, Site
 from tangentlab.engine.network import Network, grad_mode, require_finite
@@ -71,16 +72,18 @@ class Captured:
         return self.outputs.shape[0]
 
 
-def capture(network: Network, batch: Any, groups: Iterable[Group]) -> Captured:
+def capture(network: Network, batch: Any, groups: Iterable[Group], stands: bool = False) -> Captured:
     """Run the network on a batch with hooks on the sites of the groups; the hooks are gone when this returns.
 
     Attributes and buffers are put back, so that every run of the forward starts from the same ones.
+
+    stands: no code but that of torch's own layers runs, which changes none.
     """
     calls: list[Call] = []
     sites = {id(site.module): site for group in groups for site in group.sites}
     hooks = _hooks(sites.values(), _recorder(calls))
-    with grad_mode(), same_attributes(network.model), hooks:
-        outputs = network(batch)
+    with grad_mode(), TURN if stands else same_attributes(network.model), hooks:
+        outputs = network(batch, stands)
     require_finite(outputs, "The outputs of the model")
     if not outputs.requires_grad:
         raise ModelError(NO_DEPENDENCE)
@@ -183,9 +186,7 @@ def _stacked(column: Sequence[Tensor | None]) -> Tensor | None:
 def gradients(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batched: bool = False) -> list[Tensor | None]:
     """`torch.autograd.grad` that keeps the graph, ignores gradient hooks on parameters and never gives sparse tensors."""
     with TURN, without_hooks([leaf for leaf in inputs if isinstance(leaf, Tensor)]):
-        grads = torch.autograd.grad(
-            outputs, inputs, cotangents, is_grads_batched=batched, retain_graph=True, allow_unused=True
-        )
+        grads = backward(outputs, inputs, cotangents, batched)
     return [grad.to_dense() if grad is not None and grad.is_sparse else grad for grad in grads]
 
 

@@ -20,6 +20,7 @@ from tangentlab.engine.graph import Dependence
 from tangentlab.engine.layout import LayerCollection, refuse_sharded
 from tangentlab.engine.snapshot import TURN, Parameters, RandomState, worth_copying
 from tangentlab.engine.snapshot import untouched as untouched
+from tangentlab.engine.standing import known_chain
 from tangentlab.errors import InputError, ModelError, NumericsError
 
 OutputFunction = Callable[[Any, Any], Tensor]
@@ -81,20 +82,28 @@ class Network:
         """Build and check: the mode of the model must make the outputs a deterministic function of each example."""
         require_module(model)
         with TURN:
-            layout = LayerCollection.of(model, layers)
+            known = known_chain(model) if layers is None else None
+            layout = LayerCollection.of(model, layers) if known is None else known.layout
             _require_trainable(layout.parameters(model))
-            refuse_modes(model)
+            if known is None:
+                refuse_modes(model)
         return cls(model, layout, forward, function, verify, n_output, progress)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Selected parameters by name, in flat order."""
         return self.layout.parameters(self.model)
 
-    def __call__(self, batch: Any) -> Tensor:
-        """Outputs (N, ...) on a batch, with a graph where gradients are on."""
-        refuse_modes(self.model)
+    def __call__(self, batch: Any, stands: bool = False) -> Tensor:
+        """Outputs (N, ...) on a batch, with a graph where gradients are on.
+
+        stands: no code but that of torch's own layers runs (see `standing`), which neither draws nor writes.
+        """
         _refuse_tensors(batch)
-        output = self._output(batch)
+        if stands and self.forward is None and self.function is None:
+            output = self._forward(batch)
+        else:
+            refuse_modes(self.model)
+            output = self._output(batch)
         if output.ndim == 0:
             raise InputError(
                 "The output has no example axis; it must be (examples, ...): pass function=lambda out, b: ..."

@@ -21,9 +21,10 @@ from tangentlab.engine.batches import common_length, take_examples
 from tangentlab.engine.capture import Call, Captured, Route, RouteUse, capture, output_gradients
 from tangentlab.engine.certificate import examples_depend_on_each_other, proof, verifies
 from tangentlab.engine.graph import GraphFacts, coarsest_type, leaves_of_call, read_graph
-from tangentlab.engine.groups import Group
+from tangentlab.engine.groups import Group, Site
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.snapshot import same_random_state, untouched
+from tangentlab.engine.standing import HOOKS, Standing
 from tangentlab.errors import ModelError
 from tangentlab.layers.registry import WHOLE, expected_ndim
 
@@ -40,6 +41,28 @@ class Settled:
     unproved: dict[Group, str]
     final: bool = True
 
+    @property
+    def proved(self) -> bool:
+        """Whether this holds for every batch of its pattern, for all groups."""
+        return self.final and not self.unproved
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Proved routes without their batch: for every group, its sites and axes by the number of the call that uses it."""
+
+    uses: tuple[tuple[Group, tuple[tuple[int, Site, int], ...]], ...]
+
+    @classmethod
+    def of(cls, routes: list[Route], live: list[Call]) -> Pattern:
+        """That of routes which are all structured."""
+        number = {id(call): n for n, call in enumerate(live)}
+        return cls(tuple((r.group, tuple((number[id(u.call)], u.site, u.axis) for u in r.uses)) for r in routes))
+
+    def routes(self, live: list[Call]) -> list[Route]:
+        """The same for the calls of another batch."""
+        return [Route(g, tuple(RouteUse(live[n], site, axis) for n, site, axis in uses)) for g, uses in self.uses]
+
 
 class Router:
     """Chooses routes batch by batch; they are found and proved anew when the shapes or the graph of the calls change."""
@@ -48,11 +71,23 @@ class Router:
         self.network, self.groups = network, groups
         self._known: dict[tuple[Any, ...], Settled] = {}
 
-    def routes(self, captured: Captured, batch: Any) -> list[Route]:
-        """One route per group."""
+    def routes(self, captured: Captured, batch: Any, known: Standing | None = None) -> list[Route]:
+        """One route per group. What was proved of a chain that stands is known from earlier calls."""
         facts = read_graph(captured.outputs)
         live = [call for call in captured.calls if call.edge.node in facts.nodes]
         key = (facts.signature, captured.outputs.shape, *((id(c.module), *c.shapes) for c in live))
+        if known is None or not verifies(self.network):
+            return self._routes(captured, live, facts, batch, key)
+        if key in known.settled:
+            return known.settled[key].routes(live)
+        routes = self._routes(captured, live, facts, batch, key)
+        if self._known[key].proved and all(route.structured for route in routes):
+            known.keep(key, Pattern.of(routes, live))
+        return routes
+
+    def _routes(
+        self, captured: Captured, live: list[Call], facts: GraphFacts, batch: Any, key: tuple[Any, ...]
+    ) -> list[Route]:
         if key not in self._known or not self._known[key].final:
             with grad_mode(), untouched(self.network.model):  # activation checkpointing runs the forward again
                 self._known[key] = self._settled(captured, live, facts, batch)
@@ -261,7 +296,6 @@ _SPATIAL = (
     nn.Conv1d, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d,
 )  # fmt: skip
 _KNOWN = {nn.Sequential, nn.Linear, nn.Flatten, *_ENTRYWISE, *_SPATIAL}
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def is_plain_chain(network: Network, batch: Any) -> bool:
@@ -273,7 +307,7 @@ def is_plain_chain(network: Network, batch: Any) -> bool:
     model, x = network.model, _input(batch)
     if network.forward or network.function or type(model) is not nn.Sequential or type(x) is not Tensor or x.ndim < 2:
         return False
-    if any(getattr(hooks, f"_global{name}") for name in _HOOKS):
+    if any(getattr(hooks, f"_global{name}") for name in HOOKS):
         return False
     return all(map(_is_plain, model.modules())) and _keeps_examples_first(model, x.ndim)
 
@@ -281,7 +315,7 @@ def is_plain_chain(network: Network, batch: Any) -> bool:
 def _is_plain(module: nn.Module) -> bool:
     own = vars(module)
     replaced = "forward" in own or any(isinstance(value, Tensor) for value in own.values())  # a weight that is computed
-    return type(module) in _KNOWN and not replaced and not any(own[name] for name in _HOOKS)
+    return type(module) in _KNOWN and not replaced and not any(own[name] for name in HOOKS)
 
 
 def _keeps_examples_first(model: nn.Sequential, ndim: int | None) -> bool:

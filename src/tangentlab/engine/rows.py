@@ -27,6 +27,7 @@ from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.progress_bar import track
 from tangentlab.engine.router import Router
 from tangentlab.engine.snapshot import TURN, same_random_state, untouched
+from tangentlab.engine.standing import Standing, known_chain, standing
 from tangentlab.engine.weightings import Weighting, unit_cotangents
 from tangentlab.layers import OuterSum
 
@@ -38,23 +39,33 @@ class Engine:
         keep_freed_memory()
         self.network = network
         with TURN:
-            self.groups = parameter_groups(network.model, network.layout)
+            known = known_chain(network.model)
+            same = known is not None and known.layout is network.layout
+            self.groups = known.groups if same else parameter_groups(network.model, network.layout)
         self.router = Router(network, self.groups)
         self.verdicts: Verdicts = {}
 
+    def _standing(self) -> Standing | None:
+        """What is known of the network from earlier calls and still holds, where nothing but torch's own layers runs."""
+        if self.network.forward is not None or self.network.function is not None:
+            return None
+        known = standing(self.network.model)
+        return known if known is not None and known.groups is self.groups else None
+
     def sweep(self, batch: Any) -> Sweep:
         """Forward one batch and decide the routes."""
-        with same_random_state():
-            captured = capture(self.network, batch, self.groups)
-            routes = self.router.routes(captured, batch)
-        return Sweep(self, batch, captured.outputs, routes)
+        known = self._standing()
+        with TURN if known is not None else same_random_state():
+            captured = capture(self.network, batch, self.groups, known is not None)
+            routes = self.router.routes(captured, batch, known)
+        return Sweep(self, batch, captured.outputs, routes, known is not None)
 
 
 class Sweep:
     """The linear view of a network on one batch. The graph lives as long as this object does."""
 
-    def __init__(self, engine: Engine, batch: Any, outputs: Tensor, routes: list[Route]) -> None:
-        self.engine, self.batch, self.outputs, self.routes = engine, batch, outputs, routes
+    def __init__(self, engine: Engine, batch: Any, outputs: Tensor, routes: list[Route], stands: bool = False) -> None:
+        self.engine, self.batch, self.outputs, self.routes, self._stands = engine, batch, outputs, routes, stands
 
     @property
     def examples(self) -> int:
@@ -79,11 +90,15 @@ class Sweep:
         cotangents = cotangents.reshape(cotangents.shape[0], *self.outputs.shape).to(self.outputs.dtype)
         routes = [route for route in self.routes if only is None or route.group in only]
         dtype = common_dtype(self.engine.network.parameters().values())
-        with grad_mode(), untouched(self.engine.network.model):  # activation checkpointing runs the forward again
+        with grad_mode(), self._guarded():
             found = structured_factors(self.outputs, routes, cotangents, dtype)
             rows = self._fallback(cotangents, routes)
         found |= {group: OuterSum.explicit(own.to(dtype)) for group, own in rows.items()}
         return {route.group: found[route.group] for route in routes}
+
+    def _guarded(self) -> AbstractContextManager[Any]:
+        """Activation checkpointing runs the forward again; torch's own layers change nothing."""
+        return TURN if self._stands else untouched(self.engine.network.model)
 
     def _fallback(self, cotangents: Tensor, routes: list[Route]) -> dict[Group, Tensor]:
         """Rows (K, N, numel) of the groups without a structured route; zeros for parameters that are never used."""

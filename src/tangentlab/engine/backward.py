@@ -1,0 +1,44 @@
+"""Backward passes for one cotangent or for several at once, by the shortest way into the engine of torch.
+
+`torch.autograd.grad` compares the shapes of outputs and cotangents by functions for symbolic shapes, whose import takes a
+seventh of a second, and packs and unpacks the cotangents of a batched pass as trees. For one output and cotangents whose
+shapes are known to fit, neither is needed; what the engine does is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_run = getattr(getattr(torch.autograd.Variable, "_execution_engine", None), "run_backward", None)
+_VMAP = ("_vmapmode_increment_nesting", "_vmapmode_decrement_nesting")
+_SHORT = _run is not None and all(hasattr(torch._C, name) for name in _VMAP)
+"""Whether this version of torch has what the short way needs."""
+
+
+def backward(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batched: bool = False) -> list[Tensor | None]:
+    """Gradients of sum(outputs * cotangents) in the inputs, for all of `cotangents` (K, ...) at once if batched.
+
+    The graph is kept; an input that plays no part has None.
+    """
+    fits = cotangents.shape[batched:] == outputs.shape and cotangents.dtype == outputs.dtype
+    if not _SHORT or not fits or type(outputs) is not Tensor or type(cotangents) is not Tensor:
+        options = {"is_grads_batched": batched, "retain_graph": True, "allow_unused": True}
+        return list(torch.autograd.grad(outputs, inputs, cotangents, **options))
+    if not batched:
+        return list(_pass(outputs, inputs, cotangents))
+    level = torch._C._vmapmode_increment_nesting()
+    try:
+        grads = _pass(outputs, inputs, torch._add_batch_dim(cotangents, 0, level))
+        count = len(cotangents)
+        return [None if grad is None else torch._remove_batch_dim(grad, level, count, 0) for grad in grads]
+    finally:
+        torch._C._vmapmode_decrement_nesting()
+
+
+def _pass(outputs: Tensor, inputs: Sequence[Any], cotangent: Tensor) -> tuple[Tensor | None, ...]:
+    """outputs, cotangents, keep the graph, make none of the gradients, inputs, allow unused ones, accumulate nothing."""
+    return _run((outputs,), (cotangent,), True, False, tuple(inputs), True, accumulate_grad=False)
