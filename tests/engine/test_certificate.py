@@ -342,13 +342,19 @@ def test_what_a_hook_and_a_mode_make_up_for_together_is_no_proof() -> None:
         assert relative_error(tl.Jacobian(model, x).data, truth) < 1e-10
 
 
-def test_a_proof_is_made_once_per_batch_shape_and_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proof_of_a_forward_of_the_users_is_made_once_per_batch_shape_and_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made: list[int] = []
     original = certificate.proof
     from tangentlab.engine import router
 
     monkeypatch.setattr(router, "proof", lambda *args: made.append(len(args[1])) or original(*args))
-    model = nn.Sequential(*layers())
+
+    class Own(nn.Sequential):
+        pass
+
+    model = Own(*layers())
     tl.FIM(model, [(torch.randn(n, 3),) for n in (5, 5, 5, 2)], tl.PMatDiag)
     assert made == [5, 2]
     tl.NTK(model, torch.randn(5, 3))

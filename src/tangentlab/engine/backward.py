@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_run = getattr(getattr(torch.autograd.Variable, "_execution_engine", None), "run_backward", None)
+_run: Any = getattr(getattr(torch.autograd.Variable, "_execution_engine", None), "run_backward", None)
 _VMAP = ("_vmapmode_increment_nesting", "_vmapmode_decrement_nesting")
 _SHORT = _run is not None and all(hasattr(torch._C, name) for name in _VMAP)
 """Whether this version of torch has what the short way needs."""

@@ -257,12 +257,15 @@ class _Choice:
 
 
 def _parameter(model: nn.Module, name: str) -> nn.Parameter | None:
-    """The parameter of a name, None where there is none; a look into a few tables in place of a walk over the model."""
-    path, _, last = name.rpartition(".")
-    module: nn.Module | None = model
-    for step in path.split(".") if path else ():
-        module = None if module is None else vars(module).get("_modules", {}).get(step)
-    return None if module is None else vars(module).get("_parameters", {}).get(last)
+    """The parameter of a name; a look into a few tables in place of a walk. None where there is none to be seen so."""
+    *path, last = name.split(".")
+    found: Any = model
+    for table, step in [*(("_modules", step) for step in path), ("_parameters", last)]:
+        own = getattr(found, table, None)
+        if not isinstance(own, dict) or step not in own:
+            return None
+        found = own[step]
+    return found
 
 
 def covers(pattern: str, name: str) -> bool:

@@ -40,8 +40,10 @@ class Engine:
         self.network = network
         with TURN:
             known = known_chain(network.model)
-            same = known is not None and known.layout is network.layout
-            self.groups = known.groups if same else parameter_groups(network.model, network.layout)
+            if known is not None and known.layout is network.layout:
+                self.groups = known.groups
+            else:
+                self.groups = parameter_groups(network.model, network.layout)
         self.router = Router(network, self.groups)
         self.verdicts: Verdicts = {}
 

@@ -56,11 +56,11 @@ class Standing:
         self._chain = _Chain(model)
         self._code = _Code(type(module) for module in model.modules())
 
-    def is_same_chain(self, model: nn.Sequential) -> bool:
+    def is_same_chain(self, model: nn.Module) -> bool:
         """Whether these are the same layers with the same parameters. Cost: some microseconds per layer."""
         return self._chain.stands(model)
 
-    def holds(self, model: nn.Sequential) -> bool:
+    def holds(self, model: nn.Module) -> bool:
         """Whether nothing that could change a route has changed. Cost: some ten microseconds more."""
         return _nothing_in_between() and self._chain.stands(model) and self._code.stands()
 
@@ -87,7 +87,7 @@ class _Chain:
         self._parameters = [p for own in owned for p in own["_parameters"].values() if p is not None]
         self._facts = list(map(_facts, self._parameters))
 
-    def stands(self, model: nn.Sequential) -> bool:
+    def stands(self, model: nn.Module) -> bool:
         if any(self._hooks):
             return False
         for module, (kind, names, values) in zip((model, *self._inner), self._seen, strict=True):
@@ -143,9 +143,12 @@ _known: WeakKeyDictionary[nn.Module, Standing] = WeakKeyDictionary()
 
 
 def known_chain(model: nn.Module) -> Standing | None:
-    """What is known of a chain that still has the same layers, else None. Layout and groups hold; proofs may not."""
+    """What is known of a chain that has the same layers as before: layout and groups hold, proofs may not.
+
+    Of a chain that is not known, what can be found; None for other models.
+    """
     kept = _known.get(model) if type(model) is nn.Sequential else None
-    return kept if kept is not None and kept.is_same_chain(model) else None
+    return kept if kept is not None and kept.is_same_chain(model) else standing(model)
 
 
 def standing(model: nn.Module) -> Standing | None:
@@ -203,10 +206,11 @@ def _places(classes: list[type]) -> Iterator[Place]:
         seen.add(value.__code__)
         names = set(_names(value.__code__))
         spaces = [value.__globals__]
-        spaces += [vars(found) for name in names if isinstance(found := value.__globals__.get(name), ModuleType)]
-        for inner in spaces:
+        for inner in spaces:  # grows by the modules that are found on the way, as in torch._C._nn.leaky_relu
             for known in names & inner.keys():
                 yield from reached(inner, known)
+                if isinstance(inner[known], ModuleType) and not any(vars(inner[known]) is one for one in spaces):
+                    spaces.append(vars(inner[known]))
 
     for kind in classes:
         for name in _CALLING:
