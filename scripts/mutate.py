@@ -3,7 +3,7 @@
 `python scripts/mutate.py --count 200 --seed 0 --packages engine layers objects optim linalg` takes the first 200 faults
 in the random order of the seed, leaves out those listed in scripts/equivalent_mutants.yaml with the reason why they
 change no result, and runs for each the tests that execute the line, the fastest first, in a copy of the tree. Which test
-executes which line is recorded once (some 20 minutes); `--record tests/linalg` does it again for tests that were added
+executes which line is recorded once (some 10 minutes); `--record tests/linalg` does it again for tests that were added
 or changed. A run that is stopped goes on where it was; `--again` tries the survivors once more, after tests were added
 or after a run with `--quick`; `--save` writes the figures to results/trial/mutants.json.
 """
@@ -15,115 +15,45 @@ import importlib
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import sys
-import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import CodeType
 from typing import Any
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from scripts.mutant_figures import PLACE, equivalents, figures, kind_of, table  # noqa: E402
+from scripts.mutant_runs import Bench, Recorder, Selected, exchanged, run_pytest  # noqa: E402
 from scripts.mutants import Mutant, mutants_in  # noqa: E402
 
 COPIED = "src tests scripts docs benchmarks examples pyproject.toml README.md DEVELOPERS.md CHANGELOG.md".split()
 PACKAGES = ["engine", "layers", "objects", "optim", "linalg", "parallel"]
 TESTS = [
-    *(f"tests/{name}" for name in (*PACKAGES, "metrics", "theorems", "linearized", "alignment")),
+    *(f"tests/{name}" for name in ("engine", "layers", "objects", "optim", "linalg")),
+    *(f"tests/{name}" for name in ("metrics", "theorems", "linearized", "alignment")),
     *(f"tests/test_{name}.py" for name in ("kernels", "known_mistakes", "representation_tables", "generators")),
 ]
 OPTIONS = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header", "--tb=short"]
-MEMORY = 2 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-"""Bytes of address space of a test process, beyond what there is, so that tests of the budget see no limit."""
 HEAVY = ("torch", "scipy.linalg", "sklearn.linear_model", "hypothesis", "numpy.testing", "matplotlib.figure")
 """Imported before the test processes are forked, once."""
 
 
-class Recorder:
-    """Pytest plugin: seconds and lines of the package that each passing test executes, the lines by their text."""
-
-    def __init__(self, source: Path, out: Path) -> None:
-        self.source, self.out = str(source) + os.sep, out
-        self.seen: set[tuple[str, int]] = set()
-        self.tests: dict[str, dict[str, Any]] = {}
-        self.texts: dict[str, list[str]] = {}
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
-        file = frame.f_code.co_filename
-        return self.line if file.startswith(self.source) and file.endswith(".py") else None
-
-    def line(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
-        """Called by the interpreter before each line of the package."""
-        self.seen.add((frame.f_code.co_filename, frame.f_lineno))
-        return self.line
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Runs one test under the tracer."""
-        self.seen, start = set(), time.perf_counter()
-        self.tests[item.nodeid] = {}
-        threading.settrace(self)
-        sys.settrace(self)
-        try:
-            result = yield
-        finally:
-            sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
-        if item.nodeid in self.tests:
-            lines = sorted({f"{file[len(self.source) :]}:{self.text(file, line)}" for file, line in self.seen})
-            self.tests[item.nodeid] = {"seconds": round(time.perf_counter() - start, 3), "lines": lines}
-        return result
-
-    def text(self, file: str, line: int) -> str:
-        """A line's text, which is its name: it outlives edits elsewhere in the file."""
-        if file not in self.texts:
-            self.texts[file] = Path(file).read_text().splitlines()
-        return self.texts[file][line - 1].strip()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test that fails or is skipped without a fault can tell of none."""
-        if not report.passed:
-            self.tests.pop(report.nodeid, None)
-
-    def pytest_sessionfinish(self) -> None:
-        """Writes what was seen."""
-        self.out.write_text(json.dumps({name: test for name, test in self.tests.items() if test}))
-
-
-class Selected:
-    """Pytest plugin: the chosen tests in the given order, each with a time limit that ends the process."""
-
-    def __init__(self, seconds: dict[str, float], out: Path) -> None:
-        self.seconds, self.out = seconds, out
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Keeps the chosen ones, the fastest first."""
-        chosen = [item for item in items if item.nodeid in self.seconds]
-        items[:] = sorted(chosen, key=lambda item: self.seconds[item.nodeid])
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Notes the test, and sets its alarm: in processor time, since others may slow or pause it, and once in real time."""
-        self.out.write_text(nodeid)
-        limit = 60 + 20 * self.seconds[nodeid]
-        signal.setitimer(signal.ITIMER_PROF, limit)
-        signal.alarm(int(30 * limit))
+Runner = Callable[[set[str]], int]
 
 
 class Laboratory:
     """The copy of the tree, the recorded tests and the journal, in one folder."""
 
-    def __init__(self, folder: Path, packages: list[str]) -> None:
-        self.tree, self.map, self.journal = folder / "tree", folder / "map.json", folder / "journal.jsonl"
-        self.source, self.note, self.log = self.tree / "src" / "tangentlab", folder / "last", folder / "log"
-        self.packages = packages
+    def __init__(self, folder: Path, job: int = 0) -> None:
+        self.map, self.journal, own = folder / "map.json", folder / "journal.jsonl", folder / f"job{job}"
+        self.tree, self.note, self.log, self.temporary = (own / name for name in ("tree", "last", "log", "temporary"))
+        self.source = self.tree / "src" / "tangentlab"
         self.clock = int(time.time()) - 10**6
         shutil.rmtree(self.tree, ignore_errors=True)
         self.tree.mkdir(parents=True)
@@ -136,28 +66,8 @@ class Laboratory:
             importlib.import_module(name)
 
     def pytest(self, arguments: list[str], plugin: object) -> int:
-        """Runs pytest in a forked process; its exit code, or minus the signal that ended it."""
-        child = os.fork()
-        if not child:
-            os.setsid()
-            os.chdir(self.tree)
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
-            with suppress(OSError):  # a fault in a size must end this process, no other
-                Path("/proc/self/oom_score_adj").write_text("1000")
-            os.environ |= {"PYTHONPATH": f"{self.tree / 'src'}{os.pathsep}{self.tree}", "OMP_NUM_THREADS": "1"}
-            sys.path[:0] = [str(self.tree / "src"), str(self.tree)]
-            for name in [name for name in sys.modules if name.split(".")[0] == "scripts"]:
-                del sys.modules[name]
-            with self.log.open("w") as log:
-                os.dup2(log.fileno(), 1)
-                os.dup2(log.fileno(), 2)
-            os._exit(int(pytest.main(arguments, plugins=[plugin])))
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        try:
-            os.killpg(child, signal.SIGKILL)  # what it started itself
-        except ProcessLookupError:
-            pass
-        return code
+        """Runs pytest on the copy; its exit code, or minus the signal that ended it."""
+        return run_pytest(self.tree, self.log, [*arguments, f"--basetemp={self.temporary}"], plugin)
 
     def record(self, paths: list[str]) -> None:
         """Which test executes which lines, merged into what is known."""
@@ -186,6 +96,7 @@ class Laboratory:
         """Reads the map, turned around: from lines to tests."""
         tests = self.recorded()
         self.seconds = {name: test["seconds"] for name, test in tests.items()}
+        self.sound = set[str]()  # tests seen to pass without a fault
         self.tests: dict[str, set[str]] = {}
         self.of_file: dict[str, set[str]] = {}
         for name, test in tests.items():
@@ -223,29 +134,71 @@ class Laboratory:
         files = {name.partition("::")[0] for name in self.seconds}
         return {file for file in files if re.search(r"\bspawn\(", (self.tree / file).read_text())}
 
-    def judge(self, mutant: Mutant, quick: bool) -> dict[str, Any]:
-        """Runs the tests against one fault."""
-        path, start, count = self.source / mutant.path, time.time(), 0
+    def changed(self, mutant: Mutant) -> dict[CodeType, CodeType] | None:
+        """The functions to exchange for a fault, or None if it acts at import."""
+        path = self.source / mutant.path
+        source = path.read_text()
+        return exchanged(source, mutant.applied(source), path)
+
+    def judge_all(self, mutants: list[Mutant], quick: bool, fresh: bool) -> None:
+        """Runs the tests against faults: those inside functions in forks of one process, the others in new ones.
+
+        What survives the first may act at import all the same, in a function that is called then, and is tried in the other.
+        """
+        inside = [] if fresh else [mutant for mutant in mutants if self.changed(mutant) is not None]
+
+        def work(bench: Bench) -> None:
+            for mutant in inside:
+                codes = self.changed(mutant)
+                assert codes is not None
+                self.judge(mutant, quick, partial(bench.run, codes=codes), partial(bench.run, codes={}))
+
+        if inside:
+            files = sorted({name.partition("::")[0] for name in self.seconds})
+            self.pytest([*files, *OPTIONS], Bench(self.seconds, self.note, self.source, work))
+        verdicts, done = self.judged(), {mutant.key for mutant in inside}
+        for mutant in mutants:
+            if mutant.key in done and verdicts[mutant.key]["verdict"] != "survived":
+                continue
+            self.judge(mutant, quick, self.collected, self.collected)
+
+    def collected(self, names: set[str]) -> int:
+        """Runs tests in a new process."""
+        files = sorted({name.partition("::")[0] for name in names})
+        return self.pytest([*files, *OPTIONS], Selected({name: self.seconds[name] for name in names}, self.note))
+
+    def judge(self, mutant: Mutant, quick: bool, run: Runner, plain: Runner) -> None:
+        """Runs the tests against one fault; one that fails is run once more without, and if it fails counts no more."""
+        path, start, verdict, count = self.source / mutant.path, time.time(), "survived", 0
         source, portions = path.read_text(), list(self.chosen(mutant, quick))
-        self.clock += 10  # compiled files are known by the second of the source and its size
-        path.write_text(mutant.applied(source))
+        while portions and verdict == "survived":
+            names = portions.pop(0) & set(self.seconds)
+            self.note.write_text("(collection)")
+            try:
+                self.write(path, mutant.applied(source))
+                code = run(names) if names else 0
+            finally:
+                self.write(path, source)
+            count += len(names)
+            by = self.note.read_text()
+            if code not in (0, 5):
+                verdict = "timeout" if code in (-signal.SIGALRM, -signal.SIGPROF) else "killed"
+                if by in self.seconds and by not in self.sound:
+                    if plain({by}) == 0:
+                        self.sound.add(by)
+                    else:
+                        del self.seconds[by]
+                        portions, verdict = [names, *portions], "survived"
+        by = by if verdict != "survived" else f"{count} tests"
+        entry = {"key": mutant.key, "verdict": verdict, "by": by, "seconds": round(time.time() - start, 1)}
+        with self.journal.open("a") as journal:
+            journal.write(json.dumps(entry) + "\n")
+
+    def write(self, path: Path, source: str) -> None:
+        """Writes a file of the copy with a time of its own: compiled files are known by the second of the source."""
+        self.clock += 10
+        path.write_text(source)
         os.utime(path, (self.clock, self.clock))
-        verdict = "survived"
-        try:
-            for names in portions:
-                if names:
-                    self.note.write_text("(collection)")
-                    files = sorted({name.partition("::")[0] for name in names})
-                    code = self.pytest([*files, *OPTIONS], Selected({n: self.seconds[n] for n in names}, self.note))
-                    count += len(names)
-                    if code not in (0, 5):
-                        verdict = "timeout" if code in (-signal.SIGALRM, -signal.SIGPROF) else "killed"
-                        break
-        finally:
-            path.write_text(source)
-            os.utime(path, (self.clock + 5, self.clock + 5))
-        by = self.note.read_text() if verdict != "survived" else f"{count} tests"
-        return {"key": mutant.key, "verdict": verdict, "by": by, "seconds": round(time.time() - start, 1)}
 
     def judged(self) -> dict[str, dict[str, Any]]:
         """The journal: the last verdict of each fault."""
@@ -253,8 +206,8 @@ class Laboratory:
         return {entry["key"]: entry for entry in map(json.loads, lines)}
 
 
-def _some_variants(names: set[str], most: int = 10) -> set[str]:
-    """At most ten of the variants of each parametrized test."""
+def _some_variants(names: set[str], most: int = 5) -> set[str]:
+    """At most five of the variants of each parametrized test."""
     families: dict[str, list[str]] = {}
     for name in sorted(names):
         families.setdefault(name.partition("[")[0], []).append(name)
@@ -268,49 +221,73 @@ def _shortened(tests: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {"lines": list(places), "tests": short}
 
 
-def main() -> None:
-    """The command."""
+def judge_side_by_side(laboratories: list[Laboratory], mutants: list[Mutant], quick: bool, fresh: bool) -> None:
+    """One process for each copy of the tree, each with its part of the faults."""
+    children = []
+    for k, laboratory in enumerate(laboratories):
+        child = os.fork()
+        if not child:
+            try:
+                laboratory.judge_all(mutants[k :: len(laboratories)], quick, fresh)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def select(mutants: list[Mutant], count: int, seed: int) -> tuple[list[Mutant], list[tuple[Mutant, str]]]:
+    """The first faults in the random order of a seed, and those left out on the way because they change no result."""
+    listed, left_out, chosen = equivalents(), list[tuple[Mutant, str]](), list[Mutant]()
+    for mutant in sorted(mutants, key=lambda mutant: mutant.rank(seed)):
+        kind = kind_of(mutant, listed)
+        if kind:
+            left_out.append((mutant, kind))
+        else:
+            chosen.append(mutant)
+        if len(chosen) == count:
+            break
+    return chosen, left_out
+
+
+def arguments() -> argparse.Namespace:
+    """What the command was given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="faults to judge, those listed as equivalent left out")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--packages", nargs="+", default=PACKAGES, help="folders or modules of the package")
     parser.add_argument("--record", nargs="*", metavar="TESTS", help="record (these) tests again, then stop")
     parser.add_argument("--again", action="store_true", help="judge survivors of earlier runs once more")
-    parser.add_argument(
-        "--quick", action="store_true", help="at most ten variants of a test: more survivors than there are"
-    )
+    parser.add_argument("--quick", action="store_true", help="at most five variants of a test: some survive too many")
+    parser.add_argument("--fresh", action="store_true", help="collect the tests again for every fault")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that judge side by side")
     parser.add_argument("--save", action="store_true", help="write results/trial/mutants.json")
-    parser.add_argument("--folder", type=Path, default=ROOT / ".mutation", help="where the copy and the journal are")
-    options = parser.parse_args()
-    laboratory = Laboratory(options.folder.resolve(), options.packages)
-    if options.record is not None or not laboratory.map.exists():
-        laboratory.record(options.record or TESTS)
+    parser.add_argument("--folder", type=Path, default=ROOT / ".mutation", help="where the copies and the journal are")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """The command."""
+    options = arguments()
+    laboratories = [Laboratory(options.folder.resolve(), job) for job in range(options.jobs)]
+    first = laboratories[0]
+    if options.record is not None or not first.map.exists():
+        first.record(options.record or TESTS)
         if options.record is not None:
             return
-    laboratory.load()
-    listed, left_out, chosen = equivalents(), list[tuple[Mutant, str]](), list[Mutant]()
-    root = laboratory.source
-    for mutant in sorted(mutants_in(root, options.packages), key=lambda mutant: mutant.rank(options.seed)):
-        kind = kind_of(mutant, listed)
-        if kind:
-            left_out.append((mutant, kind))
-        else:
-            chosen.append(mutant)
-        if len(chosen) == options.count:
-            break
-    verdicts = laboratory.judged()
-    for number, mutant in enumerate(chosen, 1):
-        if mutant.key not in verdicts or (options.again and verdicts[mutant.key]["verdict"] == "survived"):
-            entry = verdicts[mutant.key] = laboratory.judge(mutant, options.quick)
-            with laboratory.journal.open("a") as journal:
-                journal.write(json.dumps(entry) + "\n")
-            print(
-                f"{number}/{len(chosen)} {entry['verdict']} {entry['seconds']} s  {mutant.key}  {entry['by']}",
-                flush=True,
-            )
+    for laboratory in laboratories:
+        laboratory.load()
+    chosen, left_out = select(mutants_in(first.source, options.packages), options.count, options.seed)
+    verdicts = first.judged()
+    again = {key for key, entry in verdicts.items() if options.again and entry["verdict"] == "survived"}
+    waiting = [mutant for mutant in chosen if mutant.key not in verdicts or mutant.key in again]
+    judge_side_by_side(laboratories, waiting, options.quick, options.fresh)
+    verdicts = first.judged()
     for mutant in chosen:
         if verdicts[mutant.key]["verdict"] == "survived":
-            print(f"\nsurvived {verdicts[mutant.key]['by']}\n{mutant.diff((root / mutant.path).read_text())}")
+            print(f"\nsurvived {verdicts[mutant.key]['by']}\n{mutant.diff((first.source / mutant.path).read_text())}")
     found = figures(options.seed, chosen, verdicts, left_out)
     print(f"\nseed {options.seed}\n{table(found)}")
     if options.save:
