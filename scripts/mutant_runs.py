@@ -27,6 +27,8 @@ import pytest
 
 MEMORY = 2 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 """Bytes of address space of a test process, beyond what there is, so that tests of the budget see no limit."""
+CodeName = tuple[str, str, int, bytes]
+Codes = dict[CodeName, CodeType]
 
 
 def forked(run: Callable[[], int]) -> int:
@@ -159,15 +161,14 @@ class Bench(Timed):
         self.work(self)
         return True
 
-    def run(self, names: Iterable[str], codes: dict[CodeType, CodeType]) -> int:
+    def run(self, names: Iterable[str], codes: Codes) -> int:
         """Exit code of a fork that runs tests, the fastest first, up to one that fails, with some codes exchanged."""
         names = sorted(set(names) & set(self.items), key=lambda name: self.seconds[name])
         chosen = [self.items[name] for name in names]
 
         def run() -> int:
             for function in self.functions:
-                if function.__code__ in codes:
-                    function.__code__ = codes[function.__code__]
+                function.__code__ = codes.get(_name(function.__code__), function.__code__)
             for item, following in pairwise([*chosen, None]):
                 assert item is not None
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -178,13 +179,18 @@ class Bench(Timed):
         return forked(run)
 
 
-def exchanged(old: str, new: str, path: Path) -> dict[CodeType, CodeType] | None:
-    """The code of each function of a file and of its version with a fault; None if they differ outside of functions."""
+def exchanged(old: str, new: str, path: Path) -> Codes | None:
+    """New codes of the functions of a file that a fault changes; None if there is a change outside of functions."""
     before, after = (list(_codes(compile(text, str(path), "exec"))) for text in (old, new))
     if [_shape(code) for code in before] != [_shape(code) for code in after]:
         return None
     pairs = zip(before, after, strict=True)
-    return {one: two for one, two in pairs if one.co_flags & CO_OPTIMIZED and one != two}
+    return {_name(one): two for one, two in pairs if one.co_flags & CO_OPTIMIZED and one != two}
+
+
+def _name(code: CodeType) -> CodeName:
+    """What tells a code from others of its file, whether it has run or not (which equality does not see through)."""
+    return code.co_filename, code.co_qualname, code.co_firstlineno, code.co_code
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -23,13 +23,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from scripts.mutant_figures import PLACE, equivalents, figures, kind_of, table  # noqa: E402
-from scripts.mutant_runs import Bench, Recorder, Selected, exchanged, run_pytest  # noqa: E402
+from scripts.mutant_runs import Bench, Codes, Recorder, Selected, exchanged, run_pytest  # noqa: E402
 from scripts.mutants import Mutant, mutants_in  # noqa: E402
 
 COPIED = "src tests scripts docs benchmarks examples pyproject.toml README.md DEVELOPERS.md CHANGELOG.md".split()
@@ -134,7 +133,7 @@ class Laboratory:
         files = {name.partition("::")[0] for name in self.seconds}
         return {file for file in files if re.search(r"\bspawn\(", (self.tree / file).read_text())}
 
-    def changed(self, mutant: Mutant) -> dict[CodeType, CodeType] | None:
+    def changed(self, mutant: Mutant) -> Codes | None:
         """The functions to exchange for a fault, or None if it acts at import."""
         path = self.source / mutant.path
         source = path.read_text()

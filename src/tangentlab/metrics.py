@@ -29,6 +29,7 @@ from tangentlab.engine.weightings import Empirical, Exact, MonteCarlo, Unweighte
 from tangentlab.errors import InputError
 from tangentlab.objects.fmat import FMat, FMatDense
 from tangentlab.objects.fmat_implicit import FMatImplicit
+from tangentlab.objects.fvector import check_centring
 from tangentlab.objects.maps import PullBack, PushForward, PushForwardDense
 from tangentlab.objects.pmat import PMat, PMatDense
 from tangentlab.objects.pvector import PVector
@@ -127,8 +128,8 @@ def NTK(
     """
     network = Network.of(model, **options)
     chosen = _chosen_outputs(outputs)
-    if center not in (None, "per_output", "global"):
-        raise InputError(f"The argument center must be None, 'per_output' or 'global', not {center!r}.")
+    if center is not None:
+        check_centring(center)
     loader = Batches(loader, ordered=True)
     if representation is FMatImplicit:
         return _implicit_kernel(network, loader, loader2, outputs == "trace", chosen, per_layer, center)

@@ -198,3 +198,10 @@ def test_a_computed_weight_is_no_plain_chain() -> None:
     model[4].original = weight
     model[4].__dict__["weight"] = 2 * weight
     assert not is_plain_chain(Network.of(model), X)
+
+
+def test_outputs_that_nearly_cancel_are_compared_on_the_scale_of_what_cancelled() -> None:
+    outputs = torch.tensor([[1e-10], [-2e-10]], dtype=torch.float64)
+    assert chain_module._alike(outputs, outputs + 1e-15)
+    assert not chain_module._alike(outputs, outputs + 1e-11)
+    assert not chain_module._alike(outputs, outputs[:1])

@@ -117,6 +117,27 @@ def test_where_forward_mode_sees_another_function_than_reverse_mode_the_ladder_g
     assert linear.rung == REVERSE
 
 
+class AlsoFromAList(nn.Module):
+    """A small part of the output comes from a parameter that is read from a list, out of reach of a functional call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(4, 2), nn.Parameter(torch.ones(2))
+        self.listed = [self.scale]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).sin() + self.listed[0] / 128
+
+
+def test_in_half_precision_a_part_below_its_rounding_is_not_lost_in_forward_mode() -> None:
+    model = AlsoFromAList().to(torch.bfloat16)
+    linear = linearization(model, torch.randn(3, 4, generator=torch.Generator().manual_seed(3)).bfloat16())
+    along = {name: torch.full_like(p, float(name == "scale")) for name, p in model.named_parameters()}
+    found = linear.jvp(linear.network.layout.flatten(along))
+    assert torch.equal(found, torch.full_like(found, 1 / 128))
+    assert linear.rung == REVERSE
+
+
 def test_a_rung_is_verified_once_by_those_who_share_their_trust() -> None:
     model, batch = by_name("ThreeCalls").catch()
     calls = []

@@ -7,6 +7,8 @@ from torch import nn
 from tangentlab.layers import OuterSum, concatenate
 from tangentlab.layers.conv import convolution
 from tangentlab.layers.gram import gram
+from tangentlab.layers.gram_positions import positions_gram
+from tangentlab.layers.workspace import Workspace
 
 
 def once(layer: nn.Conv2d, examples: int) -> OuterSum:
@@ -40,3 +42,15 @@ def test_sums_of_many_16_bit_products_do_not_come_to_a_halt(side: str) -> None:
     found = convolution(layer, x.bfloat16(), grads.bfloat16(), ("weight",)).side_covariance(side, "expand")
     assert found.dtype == torch.bfloat16
     assert float((found.float() - truth).norm() / truth.norm()) < 6e-3
+
+
+@pytest.mark.parametrize("memory", [1, 10, 10**9])
+def test_products_of_positions_stay_within_the_memory_or_are_of_one_pair_of_examples(memory: int) -> None:
+    torch.manual_seed(0)
+    one, two = (once(nn.Conv2d(4, 4, 1, bias=False).double(), examples) for examples in (5, 7))
+    pair = 9 * 9 * 8  # bytes
+    for other in (one, two):
+        workspace = Workspace(limit=pair * memory)
+        found = positions_gram(one, other, True, workspace)
+        torch.testing.assert_close(found, torch.einsum("kni,kmi->nm", one.rows(), other.rows()))
+        assert all(buffer.nbytes <= pair * memory for buffer in workspace._buffers.values())

@@ -126,3 +126,11 @@ def test_a_matrix_that_changes_between_products_is_not_called_converged():
 def test_options_without_meaning_are_refused(options):
     with pytest.raises(InputError):
         lanczos(lambda v: v, 100, **{"k": 4, **options})
+
+
+def test_a_second_copy_that_converges_slowly_is_not_missed_for_a_value_close_below_it():
+    truth = torch.cat([torch.ones(2), torch.linspace(0, 0.999, 998)]).double()
+    options = {"block_size": 1, "basis_size": 12, "tol": 1e-6, "dtype": torch.float64, "generator": seeded(1)}
+    result = lanczos(lambda v: v * truth, 1000, 2, **options)
+    assert result.converged and result.matvecs < 1000
+    torch.testing.assert_close(result.eigenvalues, torch.ones(2).double(), rtol=0, atol=1e-9)

@@ -129,6 +129,16 @@ def test_scalar_multiples_and_what_is_refused():
         tl.NTK(case.model, case.inputs, representation=tl.FMatImplicit, n_output=5)
 
 
+@pytest.mark.parametrize("kind", [tl.FMatImplicit, tl.FMatDense])
+def test_an_unknown_centering_is_refused_before_anything_is_computed(kind):
+    case = case_of("mlp")
+    calls = []
+    case.model.register_forward_hook(lambda *_: calls.append(1))
+    with pytest.raises(InputError, match="center must be None, 'per_output' or 'global', not 'rows'"):
+        tl.NTK(case.model, case.inputs, representation=kind, center="rows")
+    assert not calls
+
+
 def test_shuffling_loader_is_refused():
     case = case_of("mlp")
     loader = DataLoader(TensorDataset(case.inputs), batch_size=3, shuffle=True)

@@ -44,6 +44,18 @@ def D(F: tl.PMat) -> Dense:
     return Dense(F.to_dense())
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "sum"])
+def test_what_is_read_from_a_matrix_can_be_overwritten_without_changing_it(kind):
+    F = build(kind)
+    v = vectors(SQUARE, 2)
+    readings = (F.diag, F.diag_in_eigenbasis, lambda: F @ v, lambda: F.solve(v, DAMPING))
+    for read in readings[:1] if kind == "implicit" else readings:
+        first = read()
+        kept = first.flat.clone()
+        first *= 0
+        assert_close(read().flat, kept)
+
+
 # ---------------------------------------------------------------- products of two matrices
 
 

@@ -110,3 +110,12 @@ def test_a_completed_basis_keeps_its_columns_and_is_orthogonal() -> None:
     full = DenseBasis(columns).completed().vectors
     torch.testing.assert_close(full[..., :3], columns)
     torch.testing.assert_close(full.transpose(-1, -2) @ full, torch.eye(7, dtype=torch.float64).expand(2, 7, 7))
+
+
+@pytest.mark.parametrize("kept", [3, 40])
+def test_along_the_first_eigenvector_a_small_weight_is_not_lost_beside_a_large_rest(kept: int) -> None:
+    vectors = torch.linalg.qr(torch.randn(1, 60, kept, generator=torch.Generator().manual_seed(1)))[0]
+    weights, rest = torch.linspace(1.0, 2.0, kept), torch.tensor(1e5)
+    first = vectors[..., 0]
+    found = DenseBasis(vectors).weighted(first, weights, rest)
+    torch.testing.assert_close((found * first).sum(), weights[0], rtol=1e-5, atol=0)

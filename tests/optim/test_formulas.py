@@ -7,7 +7,7 @@ from torch import nn
 
 from tangentlab import FIM, PMatDense, PMatEKFAC, PMatKFAC
 from tangentlab.errors import InputError
-from tangentlab.optim import EKFAC, KFAC, BlockDiagonal, ConjugateGradient, Diagonal, EKFACra
+from tangentlab.optim import EKFAC, KFAC, BlockDiagonal, ConjugateGradient, Diagonal, EKFACra, LevenbergMarquardt
 from tests.optim.truth import (
     backward,
     data,
@@ -364,3 +364,16 @@ def test_the_bias_of_a_convolution_alone_has_its_full_second_moment() -> None:
     assert [row.names for row in precond.report().rows] == [("0.weight",), ("0.bias",)]
     with pytest.raises(InputError, match="other|unknown"):
         KFAC(model, layers=["0"]).load_state_dict(precond.state_dict())
+
+
+@each_net
+def test_the_quadratic_form_of_conjugate_gradients_is_that_of_the_fisher_matrix_of_the_last_batch(net: str) -> None:
+    model, x, y, _ = both(net)
+    rows = per_example_gradients(model, x, y)
+    precond = ConjugateGradient(model, damping=LevenbergMarquardt(EPS))
+    backward(model, x, y)
+    precond.step()
+    generator = torch.Generator().manual_seed(5)
+    step = {name: torch.randn(p.shape, generator=generator, dtype=p.dtype) for name, p in model.named_parameters()}
+    along = np.concatenate([part.flatten().numpy() for part in step.values()])
+    assert precond.quadratic(step) == pytest.approx(np.mean((rows @ along) ** 2), rel=1e-10)

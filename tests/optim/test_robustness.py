@@ -347,3 +347,10 @@ def test_sparse_gradients_are_updates_like_any_other(dtype: torch.dtype, options
             optimizer.step()
         weights.append(model[0].weight.detach())
     torch.testing.assert_close(*weights, rtol=1e-2, atol=1e-2)
+
+
+def test_a_full_block_of_the_size_of_the_limit_is_allowed() -> None:
+    model = nn.Linear(2, 3)
+    assert BlockDiagonal(model, block_limit=9).blocks
+    with pytest.raises(InputError, match="9 x 9, above block_limit=8"):
+        BlockDiagonal(model, block_limit=8)

@@ -151,7 +151,7 @@ class Linearization:
 
         Where the sides differ, each is taken once more in two parts: by how much these miss the whole is rounding.
         """
-        outputs = self.outputs.detach()
+        outputs = self.outputs
         generator = torch.Generator(outputs.device).manual_seed(draw)
         layout, parameter = self.network.layout, next(iter(self.network.parameters().values()))
         v = torch.randn(layout.numel, generator=generator, dtype=parameter.dtype, device=parameter.device)

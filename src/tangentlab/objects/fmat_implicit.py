@@ -17,7 +17,7 @@ from tangentlab.engine.weightings import Unweighted
 from tangentlab.errors import InputError, StructureError
 from tangentlab.linalg import in_batches
 from tangentlab.objects.fmat import FMat, center_kernel
-from tangentlab.objects.fvector import FVector, centred, check_centring
+from tangentlab.objects.fvector import FVector, centred
 from tangentlab.objects.maps import PullBackImplicit, PushForwardImplicit
 
 
@@ -39,8 +39,6 @@ class FMatImplicit(FMat):
         trace: bool = False,
         center: str | None = None,
     ) -> None:
-        if center is not None:
-            check_centring(center)
         self._rows = Rows(network, data, Unweighted(), ordered=True)
         self._other = None if data2 is None else Rows(network, data2, Unweighted(), ordered=True)
         self._trace, self._center, self._factor = trace, center, 1.0
