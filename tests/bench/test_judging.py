@@ -216,6 +216,8 @@ def committed(*claims: Claim, retired: tuple[str, ...] = ()) -> dict:
             "relation": claim.relation,
             "threshold": claim.threshold,
             "bound": claim.bound,
+            "origin": claim.origin,
+            "requires": [one.__dict__ for one in claim.requires],
             "history": [line.__dict__ for line in claim.history],
         }
         for claim in claims
@@ -232,6 +234,8 @@ def committed(*claims: Claim, retired: tuple[str, ...] = ()) -> dict:
         ({"relation": ">="}, True),
         ({"measured": "another quantity"}, True),
         ({"bound": "sign"}, True),
+        ({"origin": "paper", "quote": "so they say"}, True),
+        ({"requires": (Precondition("fitted", "accuracy", ">=", 0.9),)}, True),
         ({"threshold": 2.0, "history": (LINE,)}, False),
         ({"threshold": 2.0, "retired": "given up"}, False),
     ],
@@ -251,7 +255,7 @@ def test_claims_do_not_disappear_and_histories_only_grow():
 
 def test_the_registry_refuses_a_claim_that_differs_from_its_committed_result(toy: RunFolder):
     (claim,) = find("toy-training").claims
-    with pytest.raises(TypeError, match="result: claims were changed after their result. toy-learns: its quantity"):
+    with pytest.raises(TypeError, match="result: claims were changed after their result. toy-learns: its origin, quantity"):
         refuse_silent_changes("result", (replace(claim, threshold=0.5),), toy.path.parent)
     refuse_silent_changes("result", (claim,), toy.path.parent)
     refuse_silent_changes("nothing-committed", (), toy.path.parent)

@@ -45,6 +45,15 @@ def test_the_words_of_a_claim_of_a_paper_stand_in_a_paper(claim: Claim):
 
 @needs_papers
 @pytest.mark.parametrize("claim", FROM_PAPERS)
+def test_a_quote_is_more_than_a_word_and_does_not_leave_its_negation_out(claim: Claim):
+    """Words that follow a "not" say the opposite when they stand alone."""
+    assert len(claim.quote.split()) >= 3, claim.quote
+    before = [text.partition(plain(claim.quote))[0].rstrip() for text in sources(claim)]
+    assert not any(re.search(r"(\bnot|n't|n’t|\bnever|\bno|\bwithout|\bhardly|\bfails? to)$", text) for text in before)
+
+
+@needs_papers
+@pytest.mark.parametrize("claim", FROM_PAPERS)
 def test_the_places_of_a_claim_of_a_paper_exist_there(claim: Claim):
     """Sections and equations as they are numbered; figures by the list of figures, or by their captions in an appendix."""
     place = claim.place.removeprefix("linearized networks, ").lower()
@@ -69,13 +78,18 @@ def test_the_places_of_a_claim_of_a_paper_exist_there(claim: Claim):
     raise AssertionError(f"{claim.place}: {missing}")
 
 
-def test_a_place_that_does_not_exist_would_be_found():
+def test_a_place_that_does_not_exist_and_half_a_quote_would_be_found():
     claim = Claim("c", "s", "m", ">", 0.0, "§6.2.3", origin="paper", quote="insights from linearization")
     if not PAPERS.is_dir():
         pytest.skip("the papers' texts are not at hand")
     for place in ("§6.2.3", "§6.4.3", "B.4", "§6.3.2, figure 6.19", "eq. 9.9.9"):
         with pytest.raises(AssertionError):
             test_the_places_of_a_claim_of_a_paper_exist_there(Claim(**{**claim.__dict__, "place": place}))
+    for quote in ("use properly estimated variances along these axes", "poly-noise"):
+        with pytest.raises(AssertionError):
+            test_a_quote_is_more_than_a_word_and_does_not_leave_its_negation_out(
+                Claim(**{**claim.__dict__, "quote": quote})
+            )
 
 
 @pytest.mark.parametrize("kind", [kind for kind in all_experiments() if kind.__module__.startswith("tangentlab.")])

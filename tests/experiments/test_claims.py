@@ -140,6 +140,16 @@ def test_a_claim_whose_precondition_no_seed_meets_is_not_tested_with_the_reason(
     )
 
 
+def test_a_precondition_that_a_seed_never_measured_is_not_taken_for_met():
+    found = measured((0.95, 0.95), (2.0, 2.0))
+    found.add("c-4", 2, 2.0)
+    verdict = found.verdict(NEEDS, "desk", SEEDS)
+    assert verdict.status == Status.MISSING and verdict.reason == "never measured by seed 2"
+    assert found.verdict(NEEDS, "desk", SEEDS, ended=False).status == Status.NOT_TESTED
+    found.add("fitted", 2, "it was asleep")
+    assert found.verdict(NEEDS, "desk", SEEDS).left_out == {2: "it was asleep"}
+
+
 def test_a_reason_of_one_seed_leaves_the_others_to_decide():
     found = Measured()
     found.add("c-1", 0, 2.0)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -116,8 +116,15 @@ class Claim:
         return bool(_COMPARE[self.relation](value, self.threshold))
 
     def rule(self) -> tuple[Any, ...]:
-        """What may not change without a line of history: quantity, inequality, and how it is judged."""
-        return self.measured, self.relation, float(self.threshold), self.bound == "sign"
+        """What may not change without a line of history: who claims it, what is measured, and how it is judged."""
+        return rule_of({**self.__dict__, "requires": [one.__dict__ for one in self.requires]})
+
+
+def rule_of(claim: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The same of a claim as `claims.json` has it: origin, quantity, inequality, sign or number, preconditions."""
+    conditions = {(one["measured"], one["relation"], float(one["threshold"])) for one in claim["requires"]}
+    inequality = claim["measured"], claim["relation"], float(claim["threshold"]), claim["bound"] == "sign"
+    return claim["origin"], *inequality, frozenset(conditions)
 
 
 def _check_inequality(one: Claim | Precondition) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tangentlab.bench.claims import Claim
+from tangentlab.bench.claims import Claim, rule_of
 from tangentlab.bench.summary import read_summary
 
 COMMITTED = Path(__file__).resolve().parents[3] / "results" / "desk"
@@ -24,12 +24,12 @@ def unexplained(claims: Sequence[Claim], committed: Mapping[str, Any]) -> list[s
             continue
         lines = [(line["date"], line["was"], line["why"]) for line in was["history"]]
         known = [(line.date, line.was, line.why) for line in claim.history]
-        rule = was["measured"], was["relation"], float(was["threshold"]), was["bound"] == "sign"
         if known[: len(lines)] != lines:
             found.append(f"{claim.id}: lines of its history are gone or were changed")
-        elif claim.rule() != rule and len(known) == len(lines) and not claim.retired:
+        elif claim.rule() != rule_of(was) and len(known) == len(lines) and not claim.retired:
             found.append(
-                f"{claim.id}: its quantity, threshold or rule is another one, and its history does not say why"
+                f"{claim.id}: its origin, quantity, threshold, rule or precondition is another one, and its history does "
+                "not say why"
             )
     found += [
         f"{one['id']}: it was given up, and its row is gone" for one in committed["retired"] if one["id"] not in today

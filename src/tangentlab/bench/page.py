@@ -43,7 +43,7 @@ def render_report(folder: Path) -> str:
 
 
 def facts(summary: dict[str, Any]) -> list[str]:
-    """Seeds, time, memory and date of a run, one short text each."""
+    """Seeds, time, memory and date of a run, and that its metrics are gone; one short text each."""
     seeds = len(summary["seeds"])
     found = [f"{seeds} seed{'s' if seeds != 1 else ''}"]
     if summary["seconds"]:
@@ -51,6 +51,8 @@ def facts(summary: dict[str, Any]) -> list[str]:
         found.append(f"{duration(summary['seconds'])} of computing{longest}")
     if summary["memory_mb"]:
         found.append(f"at most {round(summary['memory_mb'])} MB")
+    if summary["metrics"] != "kept":
+        found.append("metrics not kept")
     return [*found, str(summary["provenance"].get("started", ""))[:10]]
 
 

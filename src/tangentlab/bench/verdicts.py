@@ -37,8 +37,12 @@ class Measured:
         old.get(name, {}).pop(seed, None)
 
     def verdict(self, claim: Claim, scale: str, seeds: Sequence[int], **options: Any) -> Verdict:
-        """The verdict on `claim`, without the seeds that were not tested or do not meet its preconditions."""
+        """The verdict on `claim`, without the seeds that were not tested or do not meet its preconditions.
+
+        A precondition that a seed never measured is a fault of the experiment, as a claim that it never measured is.
+        """
         left_out = dict(self.reasons.get(claim.id, {}))
+        values = self.values.get(claim.id, {})
         for condition in claim.requires:
             for seed, value in self.values.get(condition.id, {}).items():
                 if not condition.true_for(value):
@@ -46,7 +50,9 @@ class Measured:
                     left_out[seed] = f"{condition.measured}: {number(value)}, needed {needed}"
             for seed, reason in self.reasons.get(condition.id, {}).items():
                 left_out[seed] = reason
-        return judge(claim, scale, self.values.get(claim.id, {}), seeds, left_out=left_out, **options)
+            known = self.values.get(condition.id, {}).keys() | left_out.keys()
+            values = {seed: value for seed, value in values.items() if seed in known}
+        return judge(claim, scale, values, seeds, left_out=left_out, **options)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tangentlab.figures.curves import Curves
 from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_outside, panels, step_axis
 
 EASY, DIFFICULT = PALETTE[0], PALETTE[1]
+KINDS: tuple[tuple[Kind, str], ...] = (("random labels", "random"), ("kmnist", "kmnist"))
 
 
 _COMMON: dict[str, Any] = {
@@ -54,16 +55,22 @@ class EasyDifficult(MixtureSetting):
 
     def run(self, lab: Lab) -> None:
         """Both kinds of difficulty from the same initial network."""
-        kinds: tuple[tuple[Kind, str], ...] = (("random labels", "random"), ("kmnist", "kmnist"))
-        for kind, tag in kinds:
-            rows = self.follow(lab, kind, self.mixture(lab, kind), self.hidden, kind=kind)
+        for kind, _ in KINDS:
+            self.follow(lab, kind, self.mixture(lab, kind), self.hidden, kind=kind)
+
+    def measure(self, results: Results, seed: int) -> dict[str, float | str]:
+        """How high, how fast and how late the alignment of the groups rises."""
+        found: dict[str, float | str] = {}
+        for kind, tag in KINDS:
+            rows = list(results.table("alignment", kind=kind, seed=seed).rows)
             best = {key: max(row[key] for row in rows) for key in ("easy", "difficult")}
             rise = {key: half_rise(rows, key, "easy") for key in ("easy", "difficult")}
-            lab.measure(f"6.4-{tag}-higher", best["easy"] / best["difficult"])
-            lab.measure(f"6.4-{tag}-faster", rise["difficult"] / rise["easy"])
-            if tag == "kmnist":
+            found[f"6.4-{tag}-higher"] = best["easy"] / best["difficult"]
+            found[f"6.4-{tag}-faster"] = rise["difficult"] / rise["easy"]
+            if kind == "kmnist":
                 early = next(row["difficult"] for row in rows if row["step"] >= rise["easy"])
-                lab.measure("6.4-kmnist-later", best["difficult"] - early)
+                found["6.4-kmnist-later"] = rows[-1]["difficult"] - early
+        return found
 
     def draw(self, results: Results) -> Iterator[Picture]:
         """Both groups along the training; the ratio; the uncentred twin."""

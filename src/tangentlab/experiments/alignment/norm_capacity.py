@@ -94,14 +94,12 @@ class NormCapacity(Experiment):
         lab.log("labels", draws=draws, rarer_share=rarer_share(labels))
         generator = lab.generator("subsamples")
         chosen = [torch.randperm(self.points, generator=generator)[: self.examples] for _ in range(self.subsamples)]
-        rows = []
         for bend in lab.loop(self.bends, "bends"):
-            rows.append(self._at(lab, bend, left, 1 + bend * (singular.square() - 1), labels, chosen))
-        self._judge(lab, rows)
+            self._at(lab, bend, left, 1 + bend * (singular.square() - 1), labels, chosen)
 
     def _at(
         self, lab: Lab, bend: float, left: Tensor, eigenvalues: Tensor, labels: Tensor, chosen: list[Tensor]
-    ) -> dict[str, float]:
+    ) -> None:
         """Errors and bounds at one c; weights are in the basis of the right singular vectors."""
         features = left * eigenvalues.clamp_min(0).sqrt()
         errors, plain, best, places = [], [], [], []
@@ -122,17 +120,19 @@ class NormCapacity(Experiment):
         row["scatter"] = float(spread[1] / spread[0])
         lab.log("bend", **row)
         lab.save_array(f"solutions-{bend:g}", torch.stack(places))
-        return row
 
-    @staticmethod
-    def _judge(lab: Lab, rows: list[dict[str, float]]) -> None:
-        error, plain, optimal = ([row[key] for row in rows] for key in ("error", "plain", "optimal"))
+    def measure(self, results: Results, seed: int) -> dict[str, float | str]:
+        """How the bounds go with the error over c, and how the solutions scatter."""
+        table = results.table("bend", seed=seed)
+        error, plain, optimal = (table[key] for key in ("error", "plain", "optimal"))
         follows, plainly = (rank_correlation(values, error, least=3) for values in (optimal, plain))
-        lab.measure("B.3-error", error[-1])
-        lab.measure("B.3-loose", plain[-1] / min(plain))
-        lab.measure("B.3-optimal", follows)
-        lab.measure("B.3-better", follows - plainly)
-        lab.measure("B.3-scatter", rows[-1]["scatter"] / rows[0]["scatter"])
+        return {
+            "B.3-error": float(error[-1]),
+            "B.3-loose": rank_correlation(table["c"], plain - error, least=3),
+            "B.3-optimal": follows,
+            "B.3-better": follows - plainly,
+            "B.3-scatter": float(table["scatter"][-1] / table["scatter"][0]),
+        }
 
     def draw(self, results: Results) -> Iterator[Picture]:
         """Solutions in a plane, and error and bounds over c."""
