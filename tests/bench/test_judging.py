@@ -255,7 +255,9 @@ def test_claims_do_not_disappear_and_histories_only_grow():
 
 def test_the_registry_refuses_a_claim_that_differs_from_its_committed_result(toy: RunFolder):
     (claim,) = find("toy-training").claims
-    with pytest.raises(TypeError, match="result: claims were changed after their result. toy-learns: its origin, quantity"):
+    with pytest.raises(
+        TypeError, match="result: claims were changed after their result. toy-learns: its origin, quantity"
+    ):
         refuse_silent_changes("result", (replace(claim, threshold=0.5),), toy.path.parent)
     refuse_silent_changes("result", (claim,), toy.path.parent)
     refuse_silent_changes("nothing-committed", (), toy.path.parent)
