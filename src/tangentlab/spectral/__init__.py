@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tangentlab.spectral.kernel_basis import gaussian_kernel as gaussian_kernel
     from tangentlab.spectral.kernel_basis import index_bands as index_bands
     from tangentlab.spectral.kernel_basis import wave_rates as wave_rates
+    from tangentlab.spectral.neighbours import neighbour_probabilities as neighbour_probabilities
     from tangentlab.spectral.network_fourier import NetworkTransform as NetworkTransform
     from tangentlab.spectral.network_fourier import kink_transform as kink_transform
     from tangentlab.spectral.network_fourier import kinks as kinks
