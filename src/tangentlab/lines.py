@@ -1,7 +1,7 @@
 """Files of one JSON object per line, appended in one write each, in which damage is noticed.
 
 The last member of a line is the CRC-32 of the object without it: `{"a": 1, "crc32": "d3f85cd1"}` is `{"a": 1}`. Lines
-without one, of earlier versions, are read as they are. A line that a killed process did not finish is no damage.
+without one, of earlier versions, are read as they are. A line that a killed process did not finish is not damage.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def NTK(
     `center` is None, "per_output" or "global", by the means over the kernel's own rows and columns. A scalar function of the
     outputs has its kernel by `function=lambda out, batch: out[:, 1] - out[:, 0]`. The order of examples matters, so a
     shuffling DataLoader is refused. No Jacobian is built. `representation` is FMatDense, or FMatImplicit for kernel-vector
-    products that store nothing. `memory` is the budget in bytes for this call; `tangentlab.plan(model, x, n)` tells
+    products that store nothing. `memory` is the budget in bytes for this call; `tangentlab.plan(model, x, n)` says
     beforehand what it will cost.
     """
     network = Network.of(model, **options)

@@ -122,7 +122,7 @@ def new_home(module: str) -> str | None:
 
 
 def moved_name(package: str, name: str) -> Any:
-    """The object that was called ``package.name``, with a warning; AttributeError where there is none."""
+    """The object that was called `package.name`, with a warning; AttributeError where there is none."""
     home = _NAMES.get(package.removeprefix(_ROOT), {}).get(name)
     if home is None:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -162,7 +162,7 @@ class _Moved(MetaPathFinder, Loader):
             module.__spec__ = module.__spec__.loader_state
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """For ``python -m``."""
+        """For `python -m`."""
         spec = find_spec(_today(fullname))
         return spec.loader.get_code(spec.name) if spec is not None else None  # type: ignore[union-attr]
 

@@ -130,8 +130,8 @@ def edit(name: str, old: str, new: str):
         (edit("list_attr_celeba.txt", "5\nBald", "Bald"), "does not start with the number"),
         (edit("list_attr_celeba.txt", "000002.jpg -1 -1", "000002.jpg -1 0"), "'000002.jpg' is not 5 times"),
         (edit("list_eval_partition.txt", "000003.jpg 0\n", ""), "which split '000003.jpg'"),
-        (edit("list_eval_partition.txt", "000003.jpg 0", "000003.jpg"), "'' is no split"),
-        (edit("list_eval_partition.txt", "000003.jpg 0", "000003.jpg 7"), "'7' is no split"),
+        (edit("list_eval_partition.txt", "000003.jpg 0", "000003.jpg"), "'' is not a split"),
+        (edit("list_eval_partition.txt", "000003.jpg 0", "000003.jpg 7"), "'7' is not a split"),
         (lambda root: (root / "img_align_celeba" / "000001.jpg").unlink(), "cannot be read as an image"),
         (lambda root: (root / "img_align_celeba" / "000001.jpg").write_bytes(b"no"), "cannot be read as an image"),
     ],
@@ -148,7 +148,7 @@ def test_files_that_are_not_celebas_are_refused(tmp_path: Path, damage, complain
     [
         (edit("metadata.csv", "place,", "spot,"), "no column place"),
         (edit("metadata.csv", "A_1.jpg,1,0", "A_1.jpg,2,0"), "not 0 or 1"),
-        (edit("metadata.csv", "A_1.jpg,1,0", "A_1.jpg,1,train"), "'train' is no split"),
+        (edit("metadata.csv", "A_1.jpg,1,0", "A_1.jpg,1,train"), "'train' is not a split"),
     ],
 )
 def test_a_table_that_is_not_waterbirds_is_refused(tmp_path: Path, damage, complaint: str):

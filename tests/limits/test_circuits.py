@@ -157,8 +157,8 @@ def test_text_becomes_a_circuit_whatever_the_order_of_its_lines() -> None:
         ("a & b", "no definition"),
         ("a =", "Line 1"),
         ("", "no lines"),
-        ("a = x + y", "is no part of a circuit"),
-        ("a = threshold(x, y)", "is no part of a circuit"),
+        ("a = x + y", "cannot be part of a circuit"),
+        ("a = threshold(x, y)", "cannot be part of a circuit"),
     ],
 )
 def test_bad_text_is_refused_in_words(text: str, words: str) -> None:

@@ -57,7 +57,7 @@ class Experiment(ABC):
     * `claims`: every sentence that the run has to judge
     * `seeds`: number of seeds per scale (1 where not given); `minutes`: expected run time per scale, all seeds
     * `notes`: per scale, what is smaller than in the paper
-    * `random`: false where nothing is drawn, so that one seed tells all
+    * `random`: false where nothing is drawn, so that one seed is enough
     * `dropped`: tables and arrays (names or patterns, `others/` before arrays of all seeds but the first) that neither claims
       nor figures need; a published result does not keep them, and `Results` does not have them
     """

@@ -16,10 +16,10 @@ from tangentlab.files import write_atomically
 
 
 def write_gallery(folders: Iterable[Path], target: Path) -> int:
-    """Write the gallery of the newest run of every experiment into ``target``; returns how many it shows.
+    """Write the gallery of the newest run of every experiment into `target`; returns how many it shows.
 
     A run without a page of its own (committed results are claims and figures only) gets one beside the gallery.
-    ``folders`` are ordered from old to new; of one experiment the last complete run counts, or the last one at all.
+    `folders` are ordered from old to new; of one experiment the last complete run counts, or the last one at all.
     """
     cards = [_card(folder, summary, target) for folder, summary in newest(folders)]
     chapters = sorted({card["chapter"] for card in cards}, key=chapter_order)

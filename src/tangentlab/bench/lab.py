@@ -148,7 +148,7 @@ class Lab:
     def progress(self, what: str, done: int, total: int | None, now: bool = False) -> None:
         """Tell what is happening, and stop here when the run was asked to."""
         if self._stopping():
-            raise RunStopped("the run was asked to stop")
+            raise RunStopped("The run was asked to stop.")
         moment = time.monotonic()
         if now or what != self._last_what or moment - self._last_event >= EVENT_SECONDS:
             self._last_event, self._last_what = moment, what
@@ -199,4 +199,4 @@ class Lab:
 
     def _check_claim(self, claim: str) -> None:
         if claim not in self._claim_ids:
-            raise KeyError(f"{self._experiment.name} declares no claim '{claim}' (it has {sorted(self._claim_ids)})")
+            raise KeyError(f"{self._experiment.name} declares no claim '{claim}' (it has {sorted(self._claim_ids)}).")

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def write_report(folder: RunFolder) -> Path:
-    """Write ``report.html`` of a run and return its path."""
+    """Write `report.html` of a run and return its path."""
     path: Path = folder.report_file
     write_atomically(path, render_report(folder.path))
     return path
 
 
 def render_report(folder: Path) -> str:
-    """The page of the run in ``folder`` as text, made from its config, claims and figures."""
+    """The page of the run in `folder` as text, made from its config, claims and figures."""
     summary = read_summary(folder)
     if summary is None:
         raise FileNotFoundError(f"{folder} has no claims.json.")
@@ -57,7 +57,7 @@ def facts(summary: dict[str, Any]) -> list[str]:
 
 
 def parameter_rows(summary: dict[str, Any]) -> list[tuple[str, str, str | None]]:
-    """``(name, value, the scale's own value where it was changed)``."""
+    """`(name, value, the scale's own value where it was changed)`."""
     changed = summary["changed"]
     return [
         (name, plain_text(value), plain_text(changed[name]) if name in changed else None)
@@ -66,7 +66,7 @@ def parameter_rows(summary: dict[str, Any]) -> list[tuple[str, str, str | None]]
 
 
 def commands(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """``(what it does, command)`` that bring the run back."""
+    """`(what it does, command)` that bring the run back."""
     words = ["tangentlab", "run", summary["experiment"], "--scale", summary["scale"]]
     for name in summary["changed"]:
         words += ["--set", f"'{name}={plain_text(summary['parameters'][name])}'"]

@@ -41,7 +41,7 @@ def command_line(*words: str) -> str:
 
 
 def peak_memory_mb() -> float | None:
-    """The largest resident memory of this process so far, None where the system does not tell."""
+    """The largest resident memory of this process so far, None where the system does not say."""
     try:
         import resource
     except ImportError:

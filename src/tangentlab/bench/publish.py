@@ -58,7 +58,7 @@ def _fill(target: Path, run: Path) -> None:
 
 
 def unfit(summary: dict[str, Any]) -> list[str]:
-    """Why a run is no result: one reason each."""
+    """Why a run is not a result: one reason each."""
     reasons = {
         "it did not come to its end": summary["status"] != "complete",
         f"its scale is {summary['scale']}, not desk": summary["scale"] != "desk",

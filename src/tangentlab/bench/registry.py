@@ -33,7 +33,7 @@ Kind = TypeVar("Kind", bound=Experiment)
 
 @dataclass(frozen=True)
 class Entry:
-    """What a list tells of an experiment."""
+    """What a list shows of an experiment."""
 
     name: str
     module: str
@@ -66,7 +66,7 @@ def experiment(kind: type[Kind]) -> type[Kind]:
 
 
 def entries() -> list[Entry]:
-    """Every experiment as a list tells it, by chapter and then by name; nothing of the package's own is imported."""
+    """Every experiment as a list shows it, by chapter and then by name; nothing of the package's own is imported."""
     _import(_own_modules())
     found = {name: Entry.of(kind) for name, kind in _KNOWN.items()}
     order = [chapter.value for chapter in Chapter]

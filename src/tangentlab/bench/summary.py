@@ -1,4 +1,4 @@
-"""``claims.json``: what a run asked, what it found and where the numbers come from, as plain data."""
+"""`claims.json`: what a run asked, what it found and where the numbers come from, as plain data."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def write_summary(results: Results, verdicts: Sequence[Verdict], failed: Sequenc
 
 
 def dump_summary(folder: Path, content: dict[str, Any]) -> None:
-    """Write ``claims.json``."""
+    """Write `claims.json`."""
     write_atomically(folder / "claims.json", json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n")
 
 
@@ -98,7 +98,7 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
 
 
 def count_by_origin(summaries: Iterable[dict[str, Any]]) -> list[tuple[str, list[tuple[str, int]]]]:
-    """``(origin, [(status, how many)])``: the claims of the paper and those of ours, each in the order of the statuses."""
+    """`(origin, [(status, how many)])`: the claims of the paper and those of ours, each in the order of the statuses."""
     claims = [claim for summary in summaries for claim in summary["claims"]]
     counts = Counter((claim["origin"], claim["status"]) for claim in claims)
     found = [

@@ -36,7 +36,7 @@ FOLDER = "trends"
 
 @dataclass(frozen=True)
 class Trend:
-    """What one claim measured at every rung: ``values[rung][seed]``, with the same seeds at each."""
+    """What one claim measured at every rung: `values[rung][seed]`, with the same seeds at each."""
 
     experiment: str
     claim: str
@@ -51,7 +51,7 @@ class Trend:
     scale: str = "desk"
 
     def gaps(self) -> np.ndarray[Any, Any]:
-        """How far from its threshold the claim is, ``(rungs, seeds)``: 0 where the inequality is true."""
+        """How far from its threshold the claim is, `(rungs, seeds)`: 0 where the inequality is true."""
         short = np.asarray(self.values) - self.threshold
         return np.maximum(short if self.relation in ("<", "<=") else -short, 0.0)
 
@@ -135,7 +135,7 @@ def climb(configs: Sequence[Config], claim: str, setting: str, run: Callable[[Co
 
 
 def write_trend(trend: Trend, folder: Path) -> Path:
-    """Put a trend into ``folder/trends`` and draw all that lie there; returns the file of its numbers."""
+    """Put a trend into `folder/trends` and draw all that lie there; returns the file of its numbers."""
     file = make_folder(folder / FOLDER) / f"{trend.claim}-over-{trend.setting}.json"
     write_atomically(file, json.dumps(plain(asdict(trend)), indent=1, ensure_ascii=False) + "\n")
     draw_trends(folder)
@@ -143,14 +143,14 @@ def write_trend(trend: Trend, folder: Path) -> Path:
 
 
 def draw_trends(folder: Path) -> None:
-    """Draw the trends that lie in ``folder/trends``, beside their numbers."""
+    """Draw the trends that lie in `folder/trends`, beside their numbers."""
     trends = list(read_trends(folder))
     if trends:
         save_pictures(folder / FOLDER, lambda: [trend.picture() for trend in trends], png=False)
 
 
 def read_trends(folder: Path) -> Iterator[Trend]:
-    """The trends that lie in ``folder/trends``."""
+    """The trends that lie in `folder/trends`."""
     for file in sorted((folder / FOLDER).glob("*-over-*.json")):
         content = restored(json.loads(file.read_text(encoding="utf-8")))
         content["values"] = tuple(map(tuple, content["values"]))

@@ -138,7 +138,7 @@ def judge(
     """The verdict on `claim`, given the values that the seeds measured.
 
     `reason` says why it cannot be tested in this run at all, `left_out` why single seeds cannot tell; `ended` is false
-    while seeds are still missing, when a value that is not there yet is no fault. Where nothing is `random`, one seed is
+    while seeds are still missing, when a value that is not there yet is not a fault. Where nothing is `random`, one seed is
     all there is, and signs are judged like numbers.
     """
     left_out = dict(left_out or {})

@@ -276,7 +276,7 @@ def _find_run(which: str, out: Path) -> Path:
     if Path(which).exists():
         return Path(which)
     for folder in reversed(runs_below(out)):
-        with suppress(TangentlabError):  # a damaged config of another run is no reason to stop here
+        with suppress(TangentlabError):  # a damaged config of another run should not stop this one
             if folder.config().experiment == which:
                 return folder.path
     raise RunError(f"There is no run folder '{which}' and no run of an experiment with that name below {out}.")

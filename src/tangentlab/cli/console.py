@@ -55,7 +55,7 @@ def show_experiments(entries: Sequence[Entry]) -> None:
                 table.add_row(f"  {entry.name}", what, *claims, *times)
         console.print(table)
     console.print(
-        "\n[bold]tangentlab run NAME[/] runs one, [bold]tangentlab list NAME[/] tells its question, claims and settings; "
+        "\n[bold]tangentlab run NAME[/] runs one, [bold]tangentlab list NAME[/] shows its question, claims and settings; "
         "claims are counted by who makes them, the paper or we; times are for two cores, all seeds"
     )
 

@@ -135,7 +135,7 @@ def _read_waterbirds(table: Path) -> Rows:
 
 def _split(text: str, path: Path) -> int:
     if text not in ("0", "1", "2"):
-        raise DataFileError(f"{path}: {text!r} is no split: 0 is train, 1 valid, 2 test.")
+        raise DataFileError(f"{path}: {text!r} is not a split: 0 is train, 1 valid, 2 test.")
     return int(text)
 
 

@@ -27,7 +27,7 @@ def read_picture(path: Path, view: View | None = None) -> Bytes:
     try:
         with Image.open(path) as image:
             coloured = image.convert("RGB")
-    except OSError as error:  # a missing file, a truncated one, and what is no image
+    except OSError as error:  # a missing file, a truncated one, and what is not an image
         raise DataFileError(f"{path}: cannot be read as an image ({error}).") from error
     pixels: Bytes = np.asarray(coloured if view is None else view(coloured)).transpose(2, 0, 1)
     return pixels

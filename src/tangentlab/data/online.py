@@ -68,7 +68,9 @@ def _checked(name: str, source: OnlineSource, data: Any, target: Any) -> tuple[B
         raise DataFileError(f"{name}: OpenML answered with labels that are not numbers; nothing was stored.") from error
     valid = np.isfinite(pixels).all() and (pixels == np.round(pixels)).all()
     if not valid or pixels.min() < 0 or pixels.max() > 255:
-        raise DataFileError(f"{name}: OpenML answered with pixels that are no whole numbers 0-255; nothing was stored.")
+        raise DataFileError(
+            f"{name}: OpenML answered with pixels that are not whole numbers from 0 to 255; nothing was stored."
+        )
     if labels.shape != (source.total,) or labels.min() < 0 or labels.max() > 9:
         raise DataFileError(f"{name}: OpenML answered with labels outside 0 to 9; nothing was stored.")
     return pixels.astype(np.uint8), labels.astype(np.uint8)

@@ -35,7 +35,7 @@ from tangentlab.layers import OuterSum
 _EXAMPLES = 16
 """Examples whose rows are compared one by one."""
 _SPLITS = 4
-"""Ways of splitting a gradient in two parts, whose sum tells the rounding of plain autograd."""
+"""Ways of splitting a gradient in two parts, whose sum shows the rounding of plain autograd."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def check(
 
     A few outputs of up to 16 examples, spread over the batch, are compared row by row; all outputs of all examples by random
     combinations of their rows, which make one plain gradient and show every wrong row. What rounding does to plain autograd
-    itself, as in networks that compute partly in single precision, is no disagreement. Cost: up to 16 `max_outputs` + 25
+    itself, as in networks that compute partly in single precision, is not a disagreement. Cost: up to 16 `max_outputs` + 25
     plain gradients of the batch.
 
     Raises NumericsError with the parameters at fault if they disagree by more than `tolerance` relative to the largest

@@ -74,7 +74,7 @@ class LossHessian:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a matrix tells about its origin."""
+        """What a matrix says about its origin."""
         return {"examples": self.examples, "likelihood": "Hessian of the loss"}
 
     def _tracked(self, what: str) -> Iterator[Any]:

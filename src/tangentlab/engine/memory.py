@@ -89,7 +89,7 @@ def require_memory(nbytes: int, what: str, instead: str) -> None:
 
 
 _UNKNOWN = 8 << 30
-"""What is assumed where the system does not tell."""
+"""What is assumed where the system does not say."""
 _UNLIMITED = 1 << 60
 _LIMITS_LAST = 10.0
 """Seconds after which the limits of control groups, which hardly change, are read again; what is used is read every time."""
@@ -166,7 +166,7 @@ def _levels(mount: Path, path: PurePosixPath, version: int) -> Iterator[_Group]:
 
 
 def _mounts(root: Path, version: int) -> list[tuple[str, str]]:
-    """(the group at its top, mount point) of every tree that tells about memory."""
+    """(the group at its top, mount point) of every tree that accounts for memory."""
     found = []
     for line in _lines(root / "proc/self/mountinfo"):
         fields, kind = line.partition(" - ")[0].split(), line.partition(" - ")[2].split()

@@ -219,7 +219,7 @@ WRITING_FORWARD = (
 
 
 def require_module(model: Any) -> None:
-    """Refuse functions and other things that are no modules, and models that are spread over processes."""
+    """Refuse functions and other things that are not modules, and models that are spread over processes."""
     if not isinstance(model, nn.Module):
         raise InputError(f"A torch.nn.Module is expected as the model, got {type(model).__name__}.")
     refuse_sharded(model)

@@ -45,7 +45,7 @@ class _Form:
         if bool((counts == 0).any()):
             raise InputError(
                 f"Example {int((counts == 0).nonzero()[0])} of a batch has no label that counts (all are {IGNORED}), so the "
-                "model's loss on it alone is no number: leave it out."
+                "model's loss on it alone is not a number: leave it out."
             )
         return losses.sum(1) / counts
 

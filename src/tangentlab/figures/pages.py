@@ -66,6 +66,6 @@ def figures_of(folder: Path, prefix: str) -> list[dict[str, Any]]:
 
 
 def _width(svg: str) -> float:
-    """The width of an SVG in points, that of one panel when its header does not tell."""
+    """The width of an SVG in points, that of one panel when its header does not give it."""
     found = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+) [\d.]+"', svg)
     return float(found.group(1)) if found else 400.0

@@ -148,7 +148,7 @@ def kernel_spectrum(kernel: AnyKernel, center: str | None = None) -> KernelSpect
         kernel as it was given. Cost: `9 (c n)^3`.
 
     Raises:
-        NumericsError: the kernel has a negative eigenvalue beyond rounding, so it is no kernel.
+        NumericsError: the kernel has a negative eigenvalue beyond rounding, so it is not a kernel.
     """
     found = centred(kernel_data(kernel), center)
     values = safe_eigh(found.matrix())[0]

@@ -24,14 +24,14 @@ def parse_circuit(text: str, inputs: Sequence[str] | None = None) -> tuple[Circu
         inputs: names of the inputs in order; by default all names that no line defines, in order of appearance.
 
     Raises:
-        InputError: a line is no definition, a name is defined twice or not at all, or definitions go in a circle.
+        InputError: a line is not a definition, a name is defined twice or not at all, or definitions go in a circle.
     """
     definitions = _definitions(text)
     used = [node.id for value in definitions.values() for node in ast.walk(value) if isinstance(node, ast.Name)]
     free = [name for name in dict.fromkeys(used) if name not in definitions and name != "threshold"]
     names = list(free if inputs is None else inputs)
     if unknown := [name for name in free if name not in names]:
-        raise InputError(f"The circuit uses {', '.join(unknown)}, which no line defines and which is no input.")
+        raise InputError(f"The circuit uses {', '.join(unknown)}, which no line defines and which is not an input.")
     if doubled := [name for name in names if name in definitions]:
         raise InputError(f"The input {doubled[0]} is defined by a line, too.")
     circuit = Circuit(len(names))
@@ -45,11 +45,11 @@ def _definitions(text: str) -> dict[str, ast.expr]:
     try:
         lines = ast.parse(text).body
     except SyntaxError as error:
-        raise InputError(f"Line {error.lineno} of the circuit is no definition 'name = expression'.") from None
+        raise InputError(f"Line {error.lineno} of the circuit is not a definition 'name = expression'.") from None
     found: dict[str, ast.expr] = {}
     for line in lines:
         if not (isinstance(line, ast.Assign) and len(line.targets) == 1 and isinstance(line.targets[0], ast.Name)):
-            raise InputError(f"Line {line.lineno} of the circuit is no definition 'name = expression'.")
+            raise InputError(f"Line {line.lineno} of the circuit is not a definition 'name = expression'.")
         name = line.targets[0].id
         if name in found:
             raise InputError(f"{name} is defined twice.")
@@ -104,4 +104,6 @@ def _built(node: ast.expr, signals: dict[str, Signal], circuit: Circuit) -> Sign
             return built(left) ^ built(right)
         case ast.Call(func=ast.Name(id="threshold"), args=[ast.Constant(value=int(least)), *rest], keywords=[]) if rest:
             return circuit.threshold([built(part) for part in rest], least)
-    raise InputError(f"'{ast.unparse(node)}' is no part of a circuit: names, &, |, ^, ~ and threshold(k, ...) are.")
+    raise InputError(
+        f"'{ast.unparse(node)}' cannot be part of a circuit, which has names, &, |, ^, ~ and threshold(k, ...)."
+    )

@@ -12,7 +12,7 @@ class Estimate:
 
     Attributes:
         estimate: the estimated quantity, a scalar or a vector.
-        standard_error: one standard deviation of the estimate, same shape; infinite when a single probe tells nothing.
+        standard_error: one standard deviation of the estimate, same shape; infinite when a single probe says nothing.
         matvecs: products with the matrix that were spent.
     """
 

@@ -1,4 +1,4 @@
-"""Data that one direction separates: the task that tells how well a network sees that direction."""
+"""Data that one direction separates: the task that shows how well a network sees that direction."""
 
 from __future__ import annotations
 

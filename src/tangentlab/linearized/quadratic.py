@@ -125,8 +125,8 @@ class QuadraticModel:
     def convergence_times(self, eps: float, regime: Regime = "full", *, approximate: bool = False) -> Tensor:
         """The time at which `|theta_l - theta*_l| = eps`, `(d,)`; 0 for a mode that starts within eps.
 
-        Full: `log((theta* - theta0) (theta* - eps) / (theta0 eps)) / (2 y~)`, linearized: ``log((theta* - theta0) / eps) /
-        (2 mu theta0)`, for a start below theta*; likewise above. `approximate`` gives the leading terms for small eps and
+        Full: `log((theta* - theta0) (theta* - eps) / (theta0 eps)) / (2 y~)`, linearized: `log((theta* - theta0) / eps) /
+        (2 mu theta0)`, for a start below theta*; likewise above. `approximate` gives the leading terms for small eps and
         theta0: `log(theta*^2 / (eps theta0)) / (2 y~)` and `log(theta* / eps) / (2 mu theta0)`, meant for theta* > 0.
         """
         _check(regime)

@@ -60,7 +60,7 @@ class _Writer:
         self.kept: list[Tensor] = []
 
     def encoded(self, value: Any) -> Any:
-        """Plain values as they are, everything else as an object with one key that tells what it is."""
+        """Plain values as they are, everything else as an object with one key that says what it is."""
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, Tensor):

@@ -77,7 +77,7 @@ def _hint(name: str, known: Collection[str]) -> str:
 
 
 def require_model(owner: str, model: Any) -> None:
-    """Refuse what is no module, with the right call for what it is instead, and modules that are sharded."""
+    """Refuse what is not a module, with the right call for what it is instead, and modules that are sharded."""
     if isinstance(model, nn.Module):
         refuse_sharded(model, WHOLE_COPIES)
         return

@@ -33,7 +33,7 @@ class Pass:
     """One forward pass of the model.
 
     Attributes:
-        examples: their number, 0 where the input does not tell.
+        examples: their number, 0 where the input does not show it.
         calls: of its modules, while it runs.
         number: of the pass, in the step.
         training: whether the model was in train mode.

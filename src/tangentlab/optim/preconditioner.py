@@ -178,7 +178,7 @@ class Preconditioner(NamedOptions, Method):
         """Precondition the gradients in place.
 
         Args:
-            batch_size: examples (of this process) since the last step, if the model's input does not tell.
+            batch_size: examples (of this process) since the last step, if the model's input does not show it.
 
         Returns:
             False when the gradients or statistics are not finite: then neither gradients nor state are touched.

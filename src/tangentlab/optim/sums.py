@@ -19,7 +19,7 @@ CELLS = 1 << 24
 
 @dataclass(frozen=True)
 class ObservedUse:
-    """One call of one site: inputs (N, ...) and output-gradients (K, N, ...); rows that are no examples count as such."""
+    """One call of one site: inputs (N, ...) and output-gradients (K, N, ...); rows that are not examples count as such."""
 
     site: Site
     inputs: Inputs

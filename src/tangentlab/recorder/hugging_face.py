@@ -20,7 +20,7 @@ FILE = "tangent_recorder.pt"
 def hugging_face_callback(recorder: TangentRecorder) -> Any:
     """A callback for `Trainer(callbacks=[...])`: a snapshot before training, at the schedule's steps, and at the end.
 
-    The Trainer tells callbacks a loss only when it logs one; the last one logged goes into the rows. The recorder's state is
+    The Trainer gives callbacks a loss only when it logs one; the last one logged goes into the rows. The recorder's state is
     saved as `tangent_recorder.pt` in every checkpoint, and taken up from there by `resume_from_checkpoint`. Where it is
     not there, the recorder joins at the Trainer's step.
     """

@@ -1,4 +1,4 @@
-"""Numbers that a training tells the recorder: checked at every step, read only at a snapshot."""
+"""Numbers that a training reports to the recorder: checked at every step, read only at a snapshot."""
 
 from __future__ import annotations
 

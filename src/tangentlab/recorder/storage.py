@@ -1,8 +1,8 @@
 """The recording on disk: one JSON object per line, appended in one write each, and scalars for TensorBoard.
 
 A line is handed to the disk before training goes on, so a killed training loses nothing but an unfinished last line, which
-readers pass over. Nothing is ever rewritten: a training that goes on from a checkpoint appends a line ``{"kind": "resumed",
-"step": s}``, and snapshots of later steps above that line no longer count. A file that holds another run is put aside.
+readers pass over. Nothing is ever rewritten: a training that goes on from a checkpoint appends a line `{"kind": "resumed",
+"step": s}`, and snapshots of later steps above that line no longer count. A file that holds another run is put aside.
 """
 
 from __future__ import annotations

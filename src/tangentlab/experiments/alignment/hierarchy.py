@@ -101,7 +101,7 @@ class EasyDifficult(MixtureSetting):
 
 
 def ratio_curves(results: Results, suffix: str, **where: Any) -> Curves:
-    """The alignment on easy over that on difficult examples, a curve per seed; `suffix` tells the centring."""
+    """The alignment on easy over that on difficult examples, a curve per seed; `suffix` says which centring."""
     easy, difficult = (results.curves("alignment", "step", key + suffix, **where) for key in ("easy", "difficult"))
     return Curves(easy.x, easy.y / difficult.y)
 

@@ -128,7 +128,7 @@ class KronSumBuilder:
 
 
 def no_single_product(groups: list[Group]) -> str:
-    """The message for parameters whose gradient is no single outer product per example."""
+    """The message for parameters whose gradient is not a single outer product per example."""
     names = ", ".join(name for group in groups for name in group.names)
     return (
         f"PMatKronSum needs layers that are applied once per example (linear layers on flat inputs), which these are not: "

@@ -122,7 +122,7 @@ class PMatLowRank(BlockwisePMat):
     @staticmethod
     def plan(layout: LayerCollection, factors: Any) -> Any:
         """Not used: the rows are stored as they come."""
-        raise AssertionError("PMatLowRank stores rows and accumulates nothing")
+        raise AssertionError("PMatLowRank stores rows and accumulates nothing.")
 
     @classmethod
     def from_rows(cls, rows: Rows, rank: int | None = None, **options: Any) -> PMatLowRank:

@@ -127,6 +127,6 @@ def no_kronecker(groups: list[Group]) -> str:
     names = ", ".join(name for group in groups for name in group.names)
     return (
         f"KFAC and EKFAC are not defined for: {names} (norms, tied or bare parameters, recurrent layers, or layers that went "
-        "to the exact fallback; tangentlab.coverage tells why). Use representation=PMatMixed.default(), which takes a dense "
+        "to the exact fallback; tangentlab.coverage says why). Use representation=PMatMixed.default(), which takes a dense "
         "block or a diagonal there, or layers= to leave them out."
     )

@@ -39,11 +39,15 @@ def check_pi(pi: Pi, names: Iterable[str]) -> None:
     """Refuse numbers that are not positive, and patterns that cover none of the parameters."""
     for value in pi.values() if isinstance(pi, Mapping) else [pi]:
         if not isinstance(value, bool | int | float) or not isfinite(value) or (value is not False and value <= 0):
-            raise InputError(f"pi must be True, False, a positive number, or these by layer, not {value!r}.")
+            raise InputError(
+                f"The argument pi must be True, False, a positive number, or these by layer, not {value!r}."
+            )
     known = list(names)
     for pattern in pi if isinstance(pi, Mapping) else ():
         if not any(covers(pattern, name) for name in known):
-            raise InputError(f"pi has an entry for {pattern!r}, which none of the parameters is: {', '.join(known)}.")
+            raise InputError(
+                f"The argument pi has an entry for {pattern!r}, which none of the parameters is: {', '.join(known)}."
+            )
 
 
 def pi_of(pi: Pi, names: Sequence[str], default: bool) -> bool | float:
