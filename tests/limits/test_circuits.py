@@ -154,7 +154,7 @@ def test_text_becomes_a_circuit_whatever_the_order_of_its_lines() -> None:
         ("a = b & x\nb = c | y\nc = a ^ y", "cycle: a -> b -> c -> a"),
         ("a = a & x", "cycle: a -> a"),
         ("a = x\na = y", "defined twice"),
-        ("a & b", "no definition"),
+        ("a & b", "not a definition"),
         ("a =", "Line 1"),
         ("", "no lines"),
         ("a = x + y", "cannot be part of a circuit"),

@@ -70,7 +70,7 @@ class Verification:
     The backward pass of the user brings every parameter the sum of all its uses, whatever is done to `parameter.grad`
     afterwards (clipping, averaging over processes). What the calls of its module do not explain comes from elsewhere:
     functional uses, the output projection of MultiheadAttention, compiled forwards, derivatives taken inside the forward,
-    hooks, function modes and patched functions. A penalty on the weight, added to the loss outside of the model, is not a use of
+    hooks, function modes and patched functions. A penalty on the weight, added to the loss outside of the model, does not use
     the layer: a multiple of w (L2) or of sign w (L1) may come beside what comes through the model's outputs. Cost: one
     gradient and a walk through the graph, at steps 0, 1, 2, 4, 8, ... and once in every 50 steps.
     """

@@ -7,22 +7,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import copy
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from tangentlab.linalg import sym_pow
+from tangentlab.objects.pmat.basis import Stored
 from tangentlab.objects.spectrum import Spectrum, require_positive, without_rounding
 
 __all__ = ["Block", "Spectrum", "require_positive", "without_rounding"]
 
 
-class Block(ABC):
-    """A symmetric matrix on `dim` parameters; vectors are rows (B, dim) in flat order."""
+class Block(Stored, ABC):
+    """A symmetric matrix on `dim` parameters; vectors are rows (B, dim) in flat order.
+
+    Attributes:
+        linear: those of the stored tensors in which the matrix is linear; by default all.
+    """
 
     dim: int
+    linear: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def product(self, rows: Tensor) -> Tensor:
@@ -32,17 +39,12 @@ class Block(ABC):
     def _spectrum(self) -> Spectrum:
         """Eigendecomposition in whatever form is cheap."""
 
-    @abstractmethod
     def scaled(self, factor: Any) -> Self:
         """factor F."""
-
-    @abstractmethod
-    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """The same with a function applied to every stored tensor."""
-
-    @abstractmethod
-    def tensors(self) -> list[Tensor]:
-        """Stored tensors."""
+        result = copy(self)
+        for name in self.linear or self.stored:
+            setattr(result, name, getattr(self, name) * factor)
+        return result
 
     def of_spectrum(self, function: Callable[[Tensor], Tensor]) -> Block:
         """Q f(s) Q^T for a function of all eigenvalues (r) -> (r); null directions outside of the basis stay null."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
 class DenseBlock(Block):
     """A dense symmetric matrix (dim, dim). Factorizations are kept."""
+
+    stored = ("matrix",)
 
     def __init__(self, matrix: Tensor) -> None:
         self.matrix, self.dim = matrix, matrix.shape[0]
@@ -57,10 +58,6 @@ class DenseBlock(Block):
         """Sum of squares."""
         return self.matrix.square().sum()
 
-    def scaled(self, factor: Any) -> DenseBlock:
-        """factor F."""
-        return DenseBlock(self.matrix * factor)
-
     def plus(self, other: Block) -> Block | None:
         """F + G for any G that is small enough to be written out."""
         return DenseBlock(self.matrix + other.dense())
@@ -68,14 +65,6 @@ class DenseBlock(Block):
     def less_outer(self, vector: Tensor) -> DenseBlock:
         """F - v v^T."""
         return DenseBlock(self.matrix - torch.outer(vector, vector))
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> DenseBlock:
-        """The same with another matrix."""
-        return DenseBlock(function(self.matrix))
-
-    def tensors(self) -> list[Tensor]:
-        """The matrix."""
-        return [self.matrix]
 
 
 class DenseBuilder:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class DiagBlock(Block):
     """diag(values), values (dim)."""
 
+    stored = ("values",)
+
     def __init__(self, values: Tensor) -> None:
         self.values, self.dim = values, values.shape[0]
 
@@ -46,10 +48,6 @@ class DiagBlock(Block):
         """Entrywise."""
         return DiagBlock(function(self.values))
 
-    def scaled(self, factor: Any) -> DiagBlock:
-        """factor F."""
-        return DiagBlock(self.values * factor)
-
     def plus(self, other: Block) -> Block | None:
         """Diag + Diag."""
         return DiagBlock(self.values + other.values) if isinstance(other, DiagBlock) else None
@@ -65,14 +63,6 @@ class DiagBlock(Block):
     def inner(self, other: Block) -> Tensor:
         """sum of diagonal products."""
         return (self.values * other.diag()).sum()
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> DiagBlock:
-        """The same with other values."""
-        return DiagBlock(function(self.values))
-
-    def tensors(self) -> list[Tensor]:
-        """The values."""
-        return [self.values]
 
 
 class DiagBuilder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
 
 class KronSumBlock(Block):
     """sum_m (matrices_m) (x) inputs_m inputs_m^T on [W | b], row-major: inputs (m, columns), matrices (m, rows, rows)."""
+
+    stored = ("inputs", "matrices")
+    linear = ("matrices",)
 
     def __init__(self, inputs: Tensor, matrices: Tensor, form: MatrixForm) -> None:
         self.inputs, self.matrices, self.form, self.dim = inputs, matrices, form, form.dim
@@ -78,24 +80,12 @@ class KronSumBlock(Block):
         weight, bias = (KronSumBlock(x, self.matrices, form) for x, form in zip(inputs, forms, strict=True))
         return weight, bias
 
-    def scaled(self, factor: Any) -> KronSumBlock:
-        """factor F."""
-        return KronSumBlock(self.inputs, self.matrices * factor, self.form)
-
     def plus(self, other: Block) -> Block | None:
         """The terms of both."""
         if not isinstance(other, KronSumBlock):
             return None
         inputs, matrices = torch.cat([self.inputs, other.inputs]), torch.cat([self.matrices, other.matrices])
         return KronSumBlock(inputs, matrices, self.form)
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> KronSumBlock:
-        """The same with other tensors."""
-        return KronSumBlock(function(self.inputs), function(self.matrices), self.form)
-
-    def tensors(self) -> list[Tensor]:
-        """Inputs and matrices."""
-        return [self.inputs, self.matrices]
 
 
 class KronSumBuilder:

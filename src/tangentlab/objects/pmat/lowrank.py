@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 class LowRankBlock(Block):
     """sum_k weights_k r_k r_k^T with rows r (m, dim) and weights (m) of either sign."""
 
+    stored = ("rows", "weights")
+    linear = ("weights",)
+
     def __init__(self, rows: Tensor, weights: Tensor) -> None:
         self.rows, self.weights, self.dim = rows, weights, rows.shape[1]
 
@@ -74,10 +77,6 @@ class LowRankBlock(Block):
         """The pseudo-inverse; with damping dense, since it has full rank: `PMatLowRank.inverse` keeps it as a sum."""
         return DenseBlock(self.dense()).inverse(damping) if damping else self.power(-1)
 
-    def scaled(self, factor: Any) -> LowRankBlock:
-        """factor F."""
-        return LowRankBlock(self.rows, self.weights * factor)
-
     def plus(self, other: Block) -> Block | None:
         """The rows of both."""
         if not isinstance(other, LowRankBlock):
@@ -91,14 +90,6 @@ class LowRankBlock(Block):
     def inner(self, other: Block) -> Tensor:
         """sum of weights r^T G r."""
         return (self.weights * (self.rows * other.product(self.rows)).sum(1)).sum()
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> LowRankBlock:
-        """The same with other tensors."""
-        return LowRankBlock(function(self.rows), function(self.weights))
-
-    def tensors(self) -> list[Tensor]:
-        """Rows and weights."""
-        return [self.rows, self.weights]
 
 
 def _gram_eigenpairs(rows: Tensor) -> tuple[Tensor, Tensor]:

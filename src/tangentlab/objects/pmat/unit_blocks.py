@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,8 +16,6 @@ from tangentlab.errors import NumericsError
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.kronecker import KronBlock
 from tangentlab.objects.pmat.matrix_form import MatrixForm
-
-Stored = TypeVar("Stored", bound="_Stored")
 
 
 class UnitBlock(KronBlock):
@@ -84,6 +81,9 @@ class _Units(Block):
 
 class RankOneBlock(_Units):
     """diag(base) + coefficient g g^T for every unit: base, vector g (units, columns + 1), coefficient (units)."""
+
+    stored = ("base", "vector", "coefficient")
+    linear = ("base", "coefficient")
 
     def __init__(self, base: Tensor, vector: Tensor, coefficient: Tensor) -> None:
         super().__init__(*base.shape)
@@ -158,21 +158,11 @@ class RankOneBlock(_Units):
         damped, ratio = self._damped(damping)
         return damped.log().sum() + ratio.log().sum()
 
-    def scaled(self, factor: Any) -> RankOneBlock:
-        """factor F."""
-        return RankOneBlock(self.base * factor, self.vector, self.coefficient * factor)
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> RankOneBlock:
-        """The same with other tensors."""
-        return RankOneBlock(function(self.base), function(self.vector), function(self.coefficient))
-
-    def tensors(self) -> list[Tensor]:
-        """Base, vector, coefficient."""
-        return [self.base, self.vector, self.coefficient]
-
-
-class _Stored(_Units):
+class _Entries(_Units):
     """The stored numbers of a quasi-diagonal matrix: diagonal (units, columns + 1), cross (units, columns)."""
+
+    stored = ("diagonal", "cross")
 
     def __init__(self, diagonal: Tensor, cross: Tensor) -> None:
         super().__init__(*diagonal.shape)
@@ -186,26 +176,14 @@ class _Stored(_Units):
         """Its sum."""
         return self.diagonal.sum()
 
-    def scaled(self: Stored, factor: Any) -> Stored:
-        """factor F."""
-        return type(self)(self.diagonal * factor, self.cross * factor)
-
-    def less_outer(self: Stored, vector: Tensor) -> Stored:
+    def less_outer(self, vector: Tensor) -> Self:
         """The stored entries of F - v v^T."""
         units = self.to_units(vector)
         diagonal = (self.diagonal - units.square()).clamp_min(0)
         return type(self)(diagonal, self.cross - units[:, :-1] * units[:, -1:])
 
-    def map(self: Stored, function: Callable[[Tensor], Tensor]) -> Stored:
-        """The same with other tensors."""
-        return type(self)(function(self.diagonal), function(self.cross))
 
-    def tensors(self) -> list[Tensor]:
-        """Diagonal and cross terms."""
-        return [self.diagonal, self.cross]
-
-
-class OllivierBlock(_Stored):
+class OllivierBlock(_Entries):
     """[[diag(m - c^2 / m_0) + c c^T / m_0, c], [c^T, m_0]]: positive semi-definite, with the right diagonal and cross terms.
 
     Its inverse is Ollivier's quasi-diagonal inverse (2015, section 2.3). It is a diagonal plus a product, (c; m_0) / m_0.
@@ -259,7 +237,7 @@ class OllivierBlock(_Stored):
         return self.structure.inverse(damping)
 
 
-class ArrowBlock(_Stored):
+class ArrowBlock(_Entries):
     """[[diag(m), c], [c^T, m_0]]: exactly the stored entries of F, zero elsewhere. It need not be positive semi-definite."""
 
     def product(self, rows: Tensor) -> Tensor:
