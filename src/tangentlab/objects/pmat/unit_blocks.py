@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor
