@@ -95,6 +95,15 @@ def test_the_page_is_made_from_the_folder_alone_and_repeats(runs: dict[str, RunF
         render_report(copy)
 
 
+def test_a_page_says_whether_its_metrics_were_kept(runs: dict[str, RunFolder], tmp_path: Path):
+    folder = tmp_path / "old"
+    shutil.copytree(runs["toy-claims"].path, folder)
+    assert "metrics not kept" not in render_report(folder) and "tangentlab judge" in render_report(folder)
+    content = json.loads((folder / "claims.json").read_text())
+    (folder / "claims.json").write_text(json.dumps({**content, "metrics": "not kept"}))
+    assert "metrics not kept" in render_report(folder) and "tangentlab judge" not in render_report(folder)
+
+
 def test_commands_name_the_seed_and_the_commit(runs: dict[str, RunFolder]):
     summary = json.loads(runs["toy-claims"].claims_file.read_text())
     words = dict(commands({**summary, "seeds": [5, 6], "max_steps": 2, "provenance": {"commit": "abc+changes"}}))
