@@ -380,3 +380,26 @@ def test_stored_matrices_can_be_frozen_too(kind: Any) -> None:
         matrix.mv(pvector(net))
     with tl.Jacobian(net, x.float()).frozen(), tl.Jacobian(net, x.float()).T.frozen(), tl.NTK(net, x.float()).frozen():
         pass
+
+
+def test_inside_frozen_graphs_of_several_batches_are_kept_until_the_process_has_grown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net, (x, y) = Net().double().train(), data()
+    batches = list(zip(x.split(2), y.split(2)))
+    options = {"forward": forward, "loss": "regression"}
+    truth = tl.Hessian(net, batches, tl.PMatDense, **options)
+    v, grown = pvector(net), [0]
+    for growth, kept in ((0, len(batches)), (40, 3), (200, 1)):
+
+        def resident(step: int = growth) -> int:
+            grown[0] += step
+            return grown[0]
+
+        monkeypatch.setattr("tangentlab.engine.frozen.resident_bytes", resident)
+        matrix = tl.Hessian(net, batches, tl.PMatImplicit, **options)
+        with tl.memory_limit(200), matrix.frozen():
+            torch.testing.assert_close(matrix.mv(v).flat, truth.mv(v).flat)
+            before = net.count.forwards
+            torch.testing.assert_close(matrix.mv(v).flat, truth.mv(v).flat)
+            assert net.count.forwards - before == len(batches) - kept

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 _run: Any = getattr(getattr(torch.autograd.Variable, "_execution_engine", None), "run_backward", None)
-_VMAP = ("_vmapmode_increment_nesting", "_vmapmode_decrement_nesting")
-_SHORT = _run is not None and all(hasattr(torch._C, name) for name in _VMAP)
+_NEEDED = ("_vmapmode_increment_nesting", "_vmapmode_decrement_nesting", "_len_torch_function_stack")
+_SHORT = _run is not None and all(hasattr(torch._C, name) for name in _NEEDED)
 """Whether this version of torch has what the short way needs."""
 
 
 def backward(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batched: bool = False) -> list[Tensor | None]:
     """Gradients of sum(outputs * cotangents) in the inputs, for all of `cotangents` (K, ...) at once if batched.
 
-    The graph is kept; an input that plays no part has None.
+    The graph is kept; an input that plays no part has None. A function mode of the user's is off inside of
+    `torch.autograd.grad`, where checkpoints run the forward again, so that under one this way is taken.
     """
-    fits = cotangents.shape[batched:] == outputs.shape and cotangents.dtype == outputs.dtype
-    if not _SHORT or not fits or type(outputs) is not Tensor or type(cotangents) is not Tensor:
+    if not _SHORT or torch._C._len_torch_function_stack() or not _fit(outputs, cotangents, batched):
         options = {"is_grads_batched": batched, "retain_graph": True, "allow_unused": True}
         return list(torch.autograd.grad(outputs, inputs, cotangents, **options))
     if not batched:
@@ -37,6 +37,13 @@ def backward(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batched
         return [None if grad is None else torch._remove_batch_dim(grad, level, count, 0) for grad in grads]
     finally:
         torch._C._vmapmode_decrement_nesting()
+
+
+def _fit(outputs: Tensor, cotangents: Tensor, batched: bool) -> bool:
+    """Whether there is nothing to compare, to convert or to override."""
+    if type(outputs) is not Tensor or type(cotangents) is not Tensor or outputs.dtype != cotangents.dtype:
+        return False
+    return cotangents.shape[batched:] == outputs.shape
 
 
 def _pass(outputs: Tensor, inputs: Sequence[Any], cotangent: Tensor) -> tuple[Tensor | None, ...]:

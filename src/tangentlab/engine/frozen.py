@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from torch import nn
 
+from tangentlab.engine.memory import memory_budget, resident_bytes
 from tangentlab.errors import ModelError
 from tangentlab.temporary import temporarily
 
@@ -72,6 +73,27 @@ class Keepsakes(threading.local):
             value = make()
             self.put(name, value)
         return value
+
+    def made_with_graph(self, name: str, make: Callable[[], Result], alone: bool) -> Result:
+        """The same for a value with a graph: kept if it is alone, or as long as the process has grown by little enough."""
+        value = self.get(name)
+        if value is None:
+            value = make()
+            if alone or self._has_room():
+                self.put(name, value)
+        return value
+
+    def _has_room(self) -> bool:
+        """Whether what the process has taken since the first value with a graph is within half of the memory budget.
+
+        What a graph takes is seen in the process and nowhere else; on other devices it is not, and there one is kept alone.
+        """
+        resident = resident_bytes()
+        elsewhere = any(parameter.device.type != "cpu" for parameter in self._model.parameters())
+        if self._values is None or resident is None or elsewhere:
+            return False
+        least, room = self.made("room", lambda: (resident, memory_budget() // 2))
+        return resident - least <= room
 
     def _versions(self) -> tuple[tuple[int, int], ...]:
         return tuple((id(parameter), parameter._version) for parameter in self._model.parameters())

@@ -64,7 +64,7 @@ class LossHessian:
         network.dependence.require()
 
     def frozen(self) -> AbstractContextManager[None]:
-        """Inside, model and data stay as they are by promise, and the gradient of a single batch keeps its graph."""
+        """Inside, model and data stay as they are by promise, and gradients keep their graphs as far as memory allows."""
         return self._kept.scope()
 
     @property
@@ -85,11 +85,11 @@ class LossHessian:
     def product(self, flat: Tensor) -> Tensor:
         """H x for rows x (B, d). Cost: about four forward passes per row and batch."""
         total = torch.zeros_like(flat)
-        for batch in self._tracked("Hessian products"):
-            total += self._climb(batch, partial(self._multiply, flat=flat, batch=batch))
+        for number, batch in enumerate(self._tracked("Hessian products")):
+            total += self._climb(batch, number, partial(self._multiply, flat=flat, batch=batch))
         return total / self.examples
 
-    def _climb(self, batch: Any, use: Callable[[Tensor | None], Tensor]) -> Tensor:
+    def _climb(self, batch: Any, number: int, use: Callable[[Tensor | None], Tensor]) -> Tensor:
         """Call `use` with the flat gradient of the summed loss and its graph, on the first rung that carries it."""
         rungs: list[tuple[bool, Any]] = [(True, nullcontext), (True, plain_kernels), (False, plain_kernels)]
         problems = []
@@ -98,7 +98,7 @@ class LossHessian:
             try:
                 hooks = without_hooks(self.network.parameters().values())
                 with grad_mode(), untouched(self.network.model), hooks, context():
-                    gradient = self._kept_gradient(batch) if reverse else None
+                    gradient = self._kept_gradient(batch, number) if reverse else None
                     asymmetric = self._asymmetric(gradient, batch)
                     if not asymmetric:
                         return use(gradient).detach()
@@ -139,11 +139,13 @@ class LossHessian:
         allowed = TOLERANCE.get(pair.dtype, 0.2) * float(images.norm(dim=1).sum())
         return not abs(float(products[0] - products[1])) > allowed
 
-    def _kept_gradient(self, batch: Any) -> Tensor:
-        """The gradient, one for all products inside `frozen()` where there is one batch; each rung has its own graph."""
-        if len(self.batches) != 1:
-            return self._gradient(batch)
-        return self._kept.made(f"gradient of rung {self._rung}", partial(self._gradient, batch))
+    def _kept_gradient(self, batch: Any, number: int) -> Tensor:
+        """The gradient of a batch, one for all products inside `frozen()`; each rung has its own graph.
+
+        The graph of a single batch is there in any case while a product is taken; more of them are kept where they fit.
+        """
+        name = f"gradient of batch {number} on rung {self._rung}"
+        return self._kept.made_with_graph(name, partial(self._gradient, batch), alone=len(self.batches) == 1)
 
     def _gradient(self, batch: Any) -> Tensor:
         """Gradient of the summed loss, (d), with a graph."""
@@ -159,7 +161,7 @@ class LossHessian:
             return torch.zeros_like(flat)
         parameters = self.network.parameters()
         rows = []
-        for vector in flat:
+        for vector in flat.contiguous():  # a backward pass whose cotangent has strides takes up to twice as long
             grads = torch.autograd.grad(
                 gradient, list(parameters.values()), vector, retain_graph=True, materialize_grads=True
             )
@@ -189,9 +191,9 @@ class LossHessian:
             "representation=PMatImplicit stores nothing; layers= selects fewer parameters.",
         )
         totals = [example.new_zeros((size, size)) for size in sizes]
-        for batch in self._tracked("Hessian blocks"):
+        for number, batch in enumerate(self._tracked("Hessian blocks")):
             for total, some in zip(totals, names, strict=True):
-                total += self._climb(batch, partial(self._block, names=some, batch=batch))
+                total += self._climb(batch, number, partial(self._block, names=some, batch=batch))
         return [(total + total.t()) / (2 * self.examples) for total in totals]
 
     def _block(self, gradient: Tensor | None, names: tuple[str, ...], batch: Any) -> Tensor:

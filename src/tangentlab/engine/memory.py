@@ -69,6 +69,12 @@ def keep_freed_memory() -> None:
     torch.empty(_LARGEST_LESSON, dtype=torch.uint8, device="cpu")
 
 
+def resident_bytes() -> int | None:
+    """Physical memory that this process has now, None where the system does not tell."""
+    resident = _table(Path("/proc/self/status")).get("VmRSS")
+    return None if resident is None else resident * 1024
+
+
 def human_bytes(nbytes: float) -> str:
     """12.3 GB, 2.3 PB."""
     for unit in ("B", "kB", "MB", "GB", "TB"):

@@ -178,12 +178,12 @@ class Rows:
     def linearizations(self, what: str) -> Iterator[Linearization]:
         """f and its differential on every batch, one graph at a time; `rung` is that of the last one.
 
-        The graph of a single batch may be kept.
+        The graphs may be kept: that of a single batch, and those of several where they fit in memory.
         """
         trusted: set[int] = self.kept.made("trusted", set)
-        for batch in track(self.batches, what, len(self.batches) or None, self.network.progress):
+        for number, batch in enumerate(track(self.batches, what, len(self.batches) or None, self.network.progress)):
             make = partial(Linearization, self.network, batch, self.rung, trusted)
-            linear = self.kept.made("linearization", make) if len(self.batches) == 1 else make()
+            linear = self.kept.made_with_graph(f"linearization {number}", make, alone=len(self.batches) == 1)
             yield linear
             self.rung = linear.rung
 

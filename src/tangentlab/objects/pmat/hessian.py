@@ -19,8 +19,9 @@ from tangentlab.objects.pvector import PVector
 class PMatImplicitHessian(PMat):
     """H v = 1/n sum_n (d^2 loss_n / dw^2) v: about four forward passes per batch. Memory: the graph of one batch.
 
-    An operation of several products (a solve, a Lanczos run), or a block `with H.frozen():`, makes the gradient and its graph
-    once where the data are one batch; a product is then one backward pass through them.
+    An operation of several products (a solve, a Lanczos run), or a block `with H.frozen():`, makes the gradient of every
+    batch and its graph once, as far as they fit in half of the memory budget; a product is then one backward pass through
+    them.
 
     H is symmetric and in general indefinite: `solve` needs a damping above the most negative eigenvalue, which
     `top_eigenpairs(1, which="bottom")` finds. Diagonal and trace take d products; `estimate_diag` and `estimate_trace` few.
