@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from tangentlab.spectral.composition import composition_kernel as composition_kernel
     from tangentlab.spectral.composition import latent_reach as latent_reach
     from tangentlab.spectral.composition import stationary_points as stationary_points
+    from tangentlab.spectral.cuts import cut_rectangle as cut_rectangle
+    from tangentlab.spectral.cuts import cut_segment as cut_segment
+    from tangentlab.spectral.cuts import cut_triangle as cut_triangle
+    from tangentlab.spectral.decay import Decay as Decay
+    from tangentlab.spectral.decay import decay_along as decay_along
+    from tangentlab.spectral.decay import envelope_slope as envelope_slope
     from tangentlab.spectral.discrete import RadialSpectrum as RadialSpectrum
     from tangentlab.spectral.discrete import amplitudes as amplitudes
     from tangentlab.spectral.discrete import discrete_spectrum as discrete_spectrum
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from tangentlab.spectral.kernel_basis import gaussian_kernel as gaussian_kernel
     from tangentlab.spectral.kernel_basis import index_bands as index_bands
     from tangentlab.spectral.kernel_basis import wave_rates as wave_rates
+    from tangentlab.spectral.lattice import Lattice as Lattice
     from tangentlab.spectral.neighbours import neighbour_probabilities as neighbour_probabilities
     from tangentlab.spectral.network_fourier import NetworkTransform as NetworkTransform
     from tangentlab.spectral.network_fourier import kink_transform as kink_transform
@@ -34,6 +41,10 @@ if TYPE_CHECKING:
     from tangentlab.spectral.patterns import region_halfspaces as region_halfspaces
     from tangentlab.spectral.patterns import region_of as region_of
     from tangentlab.spectral.perturbed import perturbed_spectrum as perturbed_spectrum
+    from tangentlab.spectral.polytope_fourier import lemma_3_1 as lemma_3_1
+    from tangentlab.spectral.polytope_fourier import polytope as polytope
+    from tangentlab.spectral.polytope_fourier import polytope_transform as polytope_transform
     from tangentlab.spectral.regions import enumerate_regions as enumerate_regions
+    from tangentlab.spectral.search import search_regions as search_regions
 else:
     __getattr__, __dir__, __all__ = imported_on_first_use(__name__)

@@ -124,18 +124,22 @@ BENDS: dict[str, Callable[..., Bend]] = {
 def pooling_windows(name: str, dimension: int, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """The windows of max pooling, `(points, channels, ..., window)`; places outside of the image repeat one inside.
 
-    The window of every output is found by pooling the numbers of the pixels: with one pixel at a time above the rest, the
-    outputs that see it are those whose maximum it is. Cost: pixels^2 once, no floating-point question.
+    The window of every output is found by pooling images with one bright pixel each: the outputs that see it are bright.
+    Whatever the arguments (strides, padding, dilation, adaptive windows), the answer is that of torch. Cost: pixels^2.
     """
-    pixels = rows.shape[2:]
-    count = int(torch.tensor(pixels).prod())
+    pixels, count = rows.shape[2:], rows[0, 0].numel()
     pool = getattr(F, name)
     kwargs = {key: value for key, value in kwargs.items() if key != "return_indices"}
-    sees = pool(torch.eye(count, dtype=torch.float32).view(count, 1, *pixels), *args, **kwargs)
-    outputs = sees.shape[2:]
-    seen = sees.reshape(count, -1).T > 0  # (outputs, pixels)
-    width = int(seen.sum(1).max())
-    order = torch.sort((~seen).to(torch.int8), dim=1, stable=True).indices[:, :width]
-    inside = torch.gather(seen, 1, order)
-    places = torch.where(inside, order, order[:, :1])
+    outputs = pool(rows[:1], *args, **kwargs).shape[2:]
+    bright, seeing = [], []
+    for block in torch.arange(count).split(1024):
+        images = F.one_hot(block, count).to(torch.float32).view(-1, 1, *pixels)
+        pixel, output = (pool(images, *args, **kwargs).flatten(1) > 0).nonzero(as_tuple=True)
+        bright.append(block[pixel])
+        seeing.append(output)
+    output, order = torch.cat(seeing).sort(stable=True)
+    pixel, sizes = torch.cat(bright)[order], torch.bincount(output)
+    first = sizes.cumsum(0) - sizes
+    places = pixel[first].unsqueeze(1).repeat(1, int(sizes.max()))
+    places[output, torch.arange(len(output)) - first[output]] = pixel
     return rows.flatten(2)[:, :, places].unflatten(2, outputs)

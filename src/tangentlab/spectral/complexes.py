@@ -7,6 +7,7 @@ else is stored: no order of corners, no orientation, no equations. A cell is a f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations, product
 
 import numpy as np
@@ -57,6 +58,14 @@ def distinct(owners: Ints, members: Ints) -> tuple[Ints, Ints]:
     """Pairs (owner, member) without repetitions, in order."""
     width = int(members.max()) + 1 if len(members) else 1
     keys = np.unique(owners * width + members)
+    return keys // width, keys % width
+
+
+def odd(owners: Ints, members: Ints) -> tuple[Ints, Ints]:
+    """Pairs (owner, member) that occur an odd number of times, in order: a border modulo 2."""
+    width = int(members.max()) + 1 if len(members) else 1
+    keys, counts = np.unique(owners * width + members, return_counts=True)
+    keys = keys[counts % 2 == 1]
     return keys // width, keys % width
 
 
@@ -111,19 +120,45 @@ class Complex:
         lists = self.corners_of(dimension)
         return np.add.reduceat(self.corners[lists.members], lists.starts[:-1]) / lists.lengths()[:, None]
 
-    def restricted(self, cells: Ints) -> Complex:
-        """The cells asked for and their faces, numbered anew. Cost: linear in the size."""
+    def restricted(self, cells: Ints, all_corners: bool = False) -> Complex:
+        """The cells asked for and their faces, numbered anew. Cost: linear in the size.
+
+        Args:
+            cells: their numbers.
+            all_corners: keep corners that no cell has, so that corners keep their numbers.
+        """
         facets: list[Lists] = []
         keep = cells
         walls = self.walls
         for level in range(self.dimension, 0, -1):
             owners, members = self.facets[level - 1].gather(keep)
-            below = np.unique(members)
+            below = np.arange(len(self.corners)) if all_corners and level == 1 else np.unique(members)
             facets.append(Lists.of(owners, np.searchsorted(below, members), len(keep)))
             keep = below
             if level == self.dimension:
                 walls = self.walls[below]
         return Complex(self.corners[keep], facets[::-1], walls)
+
+    def merged(self, groups: Ints) -> Complex:
+        """Cells of one group become one: their facets modulo 2. Groups are numbered from 0; corners keep their numbers."""
+        cells, walls = self.facets[-1].gather(np.arange(self.n_cells))
+        count = int(groups.max()) + 1
+        outer = Lists.of(*odd(groups[cells], walls), count)
+        whole = Complex(self.corners, [*self.facets[:-1], outer], self.walls)
+        return whole.restricted(np.arange(count), all_corners=True)
+
+    @classmethod
+    def union(cls, parts: list[Complex]) -> Complex:
+        """Complexes side by side, without shared faces."""
+        facets = []
+        for level in range(parts[0].dimension):
+            below = [len(part.corners if level == 0 else part.facets[level - 1]) for part in parts]
+            shifts = np.cumsum([0, *below[:-1]])
+            moved = [
+                Lists(p.facets[level].starts, p.facets[level].members + s) for p, s in zip(parts, shifts, strict=True)
+            ]
+            facets.append(reduce(Lists.extended, moved))
+        return cls(np.concatenate([p.corners for p in parts]), facets, np.concatenate([p.walls for p in parts]))
 
     @classmethod
     def box(cls, low: Floats, high: Floats) -> Complex:

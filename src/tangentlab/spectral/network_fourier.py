@@ -74,8 +74,7 @@ def walls_of(partition: Partition, output: int | None = None) -> Walls:
     outward = np.sign(np.einsum("pd,pd->p", point[walls] - complex.centres()[cells], normals[walls]))
     slopes = outward * np.einsum("pd,pd->p", weights[cells], normals[walls])
     jumps: Floats = -np.bincount(walls, slopes, minlength=len(normals)).astype(np.float64)
-    sides = np.bincount(walls, minlength=len(normals))
-    outer = sides[walls] == 1
+    outer = complex.walls[walls] < 0
     border = walls[outer]
     normals[border] *= outward[outer, None]
     return Walls(parts, jumps, normals, border, cells[outer])
@@ -128,10 +127,10 @@ class NetworkTransform:
         square = (k**2).sum(1)
         total = -self._integrals(k, walls.parts, walls.jumps[walls.parts.owners])
         if self.border:
-            total += 1j * self._border(k)
+            total += 1j * self.border_integrals(k)
         return total / square
 
-    def _border(self, k: Floats) -> Waves:
+    def border_integrals(self, k: Floats) -> Waves:
         """sum over the border's walls of `(k.n) integral of f e^{-i k.x}`, one direction of normals at a time."""
         walls = self.walls
         place = np.full(len(walls.normals), -1)
@@ -177,12 +176,12 @@ def kinks(partition: Partition, output: int | None = None) -> tuple[Floats, Floa
         raise InputError(
             f"Kinks belong to functions of one variable; this partition has {partition.dimension} dimensions."
         )
-    walls = walls_of(partition, output)
-    inner = np.setdiff1d(np.arange(len(walls.jumps)), walls.border)
-    inner = inner[np.abs(walls.jumps[inner]) > 1e-13 * max(1e-300, np.abs(walls.jumps).max(initial=0.0))]
-    places = partition.complex.corners[inner, 0]
-    order = np.argsort(places)
-    return places[order], walls.jumps[inner][order]
+    inner = partition.complex.walls >= 0
+    jumps = walls_of(partition, output).jumps[inner]
+    places, which = np.unique(partition.complex.corners[inner, 0], return_inverse=True)  # one in two parts counts once
+    jumps = np.bincount(which, jumps, minlength=len(places)).astype(np.float64)
+    real = np.abs(jumps) > 1e-13 * np.abs(jumps).max(initial=0.0)
+    return places[real], jumps[real]
 
 
 def kink_transform(places: ArrayLike, jumps: ArrayLike, k: ArrayLike) -> Waves:

@@ -40,6 +40,7 @@ class Partition:
         weights: slope of each region, `(regions, outputs, d)`.
         biases: `(regions, outputs)`: the network is `weights u + biases` at coordinates u of the region.
         bends: first wall number and number of units of each bend of the network.
+        parts: in how many parts the domain was cut; cells of different parts do not share their faces.
     """
 
     complex: Complex
@@ -47,6 +48,7 @@ class Partition:
     weights: Floats
     biases: Floats
     bends: tuple[tuple[int, int], ...]
+    parts: int = 1
 
     def __repr__(self) -> str:
         return f"Partition({self.n_regions} regions in {self.dimension}-D, {self.weights.shape[1]} outputs)"

@@ -21,6 +21,25 @@ from tangentlab.spectral.follow import DTYPE, follow
 Pattern = tuple[Tensor, ...]
 
 
+@dataclass(frozen=True)
+class Walls:
+    """What may bound the regions of some points at one bend.
+
+    Args:
+        bend: its number.
+        values: functions that are at most 0 on the region, `(1 + d, groups, walls)`.
+        near: which of them are next to the units' pieces, `(groups, walls)`.
+        beyond: the piece of the unit on the other side, `(groups, walls)`.
+        per_unit: walls of one unit; they stand side by side.
+    """
+
+    bend: int
+    values: Tensor
+    near: Tensor
+    beyond: Tensor
+    per_unit: int
+
+
 class OnOnePiece:
     """A traveller that keeps groups of points on one affine piece each, that of the group's base or a given one.
 
@@ -35,8 +54,7 @@ class OnOnePiece:
     def __init__(self, groups: int, given: Pattern | None = None, keep_walls: bool = False) -> None:
         self.groups, self.given, self.keep_walls = groups, given, keep_walls
         self.pattern: list[Tensor] = []
-        self.walls: list[Tensor] = []
-        self.near: list[Tensor] = []
+        self.walls: list[Walls] = []
 
     def catch_up(self, rows: Tensor) -> Tensor:
         """Nothing is added on the way."""
@@ -49,7 +67,8 @@ class OnOnePiece:
             for number, at in enumerate(bend.breaks):
                 side = torch.where(pieces > number, -1.0, 1.0).to(DTYPE)
                 near = (pieces == number) | (pieces == number + 1)
-                self._record(self._repeated(side, rows) * (rows - at), near)
+                beyond = torch.where(pieces == number, number + 1, number)
+                self._record(self._repeated(side, rows) * (rows - at), near, beyond)
         return bend.on_piece(rows, self._repeated(pieces, rows))
 
     def largest(self, rows: Tensor) -> Tensor:
@@ -57,8 +76,8 @@ class OnOnePiece:
         winner = self._next(rows[: self.groups].argmax(-1))
         chosen = torch.gather(rows, -1, self._repeated(winner, rows).long().unsqueeze(-1))
         if self.keep_walls:
-            others = torch.arange(rows.shape[-1]) != winner.unsqueeze(-1)
-            self._record(rows - chosen, others)
+            rivals = torch.arange(rows.shape[-1]).expand(self.groups, *rows.shape[1:])
+            self._record(rows - chosen, rivals != winner.unsqueeze(-1), rivals)
         return chosen.squeeze(-1)
 
     def _next(self, found: Tensor) -> Tensor:
@@ -72,10 +91,12 @@ class OnOnePiece:
     def _repeated(self, pieces: Tensor, rows: Tensor) -> Tensor:
         return pieces.repeat(len(rows) // self.groups, *(1 for _ in pieces.shape[1:]))
 
-    def _record(self, signed: Tensor, near: Tensor) -> None:
-        """Keep functions that are at most 0 on the region as `(1 + d, groups, walls)`, and which of them bound it."""
-        self.walls.append(signed.reshape(len(signed) // self.groups, self.groups, -1))
-        self.near.append(near.reshape(self.groups, -1))
+    def _record(self, signed: Tensor, near: Tensor, beyond: Tensor) -> None:
+        """Keep functions that are at most 0 on the region, which of them may bound it, and the units' pieces beyond."""
+        table = signed.reshape(len(signed) // self.groups, self.groups, -1)
+        near, beyond = near.reshape(self.groups, -1), beyond.reshape(self.groups, -1)
+        bend, units = len(self.pattern) - 1, self.pattern[-1][0].numel()
+        self.walls.append(Walls(bend, table, near, beyond, near.shape[1] // units))
 
 
 @dataclass(frozen=True)
@@ -88,7 +109,7 @@ class Region:
         bias: b_eps, `(outputs,)`.
         normals: outward and not normalized, `(half-spaces, inputs)`.
         offsets: `(half-spaces,)`.
-        units: for every half-space, the number of its bend and of its unit and break (or rival), `(half-spaces, 2)`.
+        beyond: what changes across each half-space: number of the bend, of the unit, and its new piece, `(half-spaces, 3)`.
     """
 
     pattern: Pattern
@@ -96,7 +117,7 @@ class Region:
     bias: Tensor
     normals: Tensor
     offsets: Tensor
-    units: Tensor
+    beyond: Tensor
 
     def contains(self, x: Tensor, slack: float = 1e-9) -> bool:
         """Whether a point satisfies all half-spaces up to `slack` times their size."""
@@ -145,22 +166,17 @@ def _region(model: nn.Module, x: Tensor, given: Pattern | None) -> Region:
     points = torch.cat([base[None], base[None] + torch.eye(inputs, dtype=DTYPE).view(inputs, *base.shape)])
     traveller = OnOnePiece(1, given, keep_walls=True)
     weight, bias = _affine(follow(model, points, traveller), base)
-    normals, offsets, units = [], [], []
-    for number, (table, near) in enumerate(zip(traveller.walls, traveller.near, strict=True)):
-        slopes, constants = _affine(table[:, 0], base)
-        kept = near[0].nonzero()[:, 0]
+    normals, offsets = [torch.zeros(0, inputs, dtype=DTYPE)], [torch.zeros(0, dtype=DTYPE)]
+    beyond = [torch.zeros(0, 3, dtype=torch.int64)]
+    for walls in traveller.walls:
+        slopes, constants = _affine(walls.values[:, 0], base)
+        kept = walls.near[0].nonzero()[:, 0]
         normals.append(slopes[kept])
         offsets.append(-constants[kept])
-        units.append(torch.stack([torch.full_like(kept, number), kept], 1))
-    empty = torch.zeros(0, inputs, dtype=DTYPE), torch.zeros(0, dtype=DTYPE), torch.zeros(0, 2, dtype=torch.int64)
-    return Region(
-        tuple(traveller.pattern),
-        weight,
-        bias,
-        torch.cat([empty[0], *normals]),
-        torch.cat([empty[1], *offsets]),
-        torch.cat([empty[2], *units]),
-    )
+        beyond.append(
+            torch.stack([torch.full_like(kept, walls.bend), kept // walls.per_unit, walls.beyond[0][kept]], 1)
+        )
+    return Region(tuple(traveller.pattern), weight, bias, torch.cat(normals), torch.cat(offsets), torch.cat(beyond))
 
 
 def _affine(rows: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,99 +7,23 @@ cell that was cut. Afterwards one point of each cell gives its affine map.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tangentlab.engine.memory import require_memory
+from tangentlab.engine.memory import memory_budget, require_memory
 from tangentlab.errors import InputError, NumericsError
-from tangentlab.spectral.bends import BENDS, Bend
-from tangentlab.spectral.complexes import Complex, Floats, Ints
+from tangentlab.spectral.complexes import Complex, Floats
+from tangentlab.spectral.cutter import Cutter, TooLarge
 from tangentlab.spectral.follow import DTYPE, follow, plain_outputs
 from tangentlab.spectral.partition import Frame, Partition
 from tangentlab.spectral.patterns import OnOnePiece
-from tangentlab.spectral.subdivide import TOLERANCE, NewCorners, Subdivision
 
 CHUNK_BYTES = 1 << 26
-
-
-class Cutter:
-    """A traveller whose points are the corners of cells and that cuts the cells where the network bends."""
-
-    def __init__(self, complex: Complex) -> None:
-        self.complex = complex
-        self.history: list[NewCorners] = []
-        self.sizes = [len(complex.corners)]  # corners before every round
-        self.bends: list[tuple[int, int]] = []  # first wall number, units
-        self.widest = 1
-
-    def catch_up(self, rows: Tensor) -> Tensor:
-        """Rows of the corners that came later, by interpolation."""
-        if len(rows) == self.sizes[-1]:
-            return rows
-        flat = rows.reshape(len(rows), -1).numpy()
-        for new in self.history[self.sizes.index(len(rows)) :]:
-            flat = np.concatenate([flat, new.interpolate(flat)])
-        return torch.from_numpy(flat).view(-1, *rows.shape[1:])
-
-    def bend(self, rows: Tensor, bend: Bend) -> Tensor:
-        """Cut the cells where a unit passes a break, then apply the function at all corners."""
-        flat = rows.reshape(len(rows), -1).numpy()
-        first = sum(units for _, units in self.bends)
-        self.widest = max(self.widest, flat.shape[1])
-        columns = [_crossing(flat - at) for at in bend.breaks]
-        breaks = np.repeat(bend.breaks, [len(one) for one in columns])
-        units = np.concatenate(columns)
-        self.bends.append((first, flat.shape[1]))
-        if len(units):
-            order = np.random.default_rng(0).permutation(
-                len(units)
-            )  # any fixed order; a sorted one could make deep trees
-            units, breaks = units[order], breaks[order]
-            cut = Subdivision(self.complex, flat[:, units] - breaks, first + units, self._room(flat.shape[1]))
-            self._add(cut)
-            rows = self.catch_up(rows)
-            flat = rows.reshape(len(rows), -1).numpy()
-            corner, plane = np.nonzero(cut.values == 0.0)
-            flat[corner, units[plane]] = breaks[plane]
-        return bend.function(rows)
-
-    def largest(self, rows: Tensor) -> Tensor:
-        """A tournament of pairs: `max(a, b) = b + relu(a - b)`."""
-        relu = BENDS["relu"](rows)
-        while rows.shape[-1] > 1:
-            half = rows.shape[-1] // 2
-            gain = self.bend(rows[..., :half] - rows[..., half : 2 * half], relu)
-            rows = self.catch_up(rows)
-            rows = torch.cat([rows[..., half : 2 * half] + gain, rows[..., 2 * half :]], -1)
-        return rows.squeeze(-1)
-
-    def _add(self, cut: Subdivision) -> None:
-        self.complex = cut.complex
-        for new in cut.rounds:
-            self.history.append(new)
-            self.sizes.append(self.sizes[-1] + len(new.t))
-
-    def _room(self, units: int) -> Callable[[int, int], None]:
-        d = self.complex.dimension
-
-        def room(cells: int, corners: int) -> None:
-            need = corners * (2 * units + d) * 8 + cells * 3**d * 40
-            require_memory(
-                need,
-                f"A partition of more than {cells} regions",
-                "Use a smaller box, triangle or segment.",
-            )
-
-        return room
-
-
-def _crossing(values: Floats) -> Ints:
-    """Columns with values on both sides of 0."""
-    limit = TOLERANCE * np.abs(values).max(0, initial=0.0)
-    return np.flatnonzero((values.max(0) > limit) & (values.min(0) < -limit))
+PART_BYTES = 1 << 27
+"""What the rows of all corners may take at one bend."""
 
 
 def enumerate_regions(
@@ -115,15 +39,7 @@ def enumerate_regions(
     Cost: about 20 microseconds per region in 2-D. The number of regions grows like `(units)^d`: meant for d up to 3, and for
     small networks beyond (`search_regions` needs no faces).
     """
-    limits = np.asarray(box, dtype=np.float64)
-    limits = limits[None] if limits.shape == (2,) else limits
-    if (
-        limits.ndim != 2
-        or limits.shape[1] != 2
-        or not np.isfinite(limits).all()
-        or not (limits[:, 0] < limits[:, 1]).all()
-    ):
-        raise InputError(f"The argument box is a finite (low, high) with low < high for every input, got {box!r}.")
+    limits = box_limits(box)
     d = len(limits)
     require_memory(3**d * 50, f"The faces of a box in {d} dimensions", "Use search_regions, or a cut.")
     inner = tuple(shape) if shape is not None else (d,)
@@ -131,14 +47,45 @@ def enumerate_regions(
     return partition_of(model, Complex.box(limits[:, 0], limits[:, 1]), frame)
 
 
+def box_limits(box: Sequence[Sequence[float]] | Floats | Tensor) -> Floats:
+    """The argument `box` as `(d, 2)`; anything but finite intervals with an interior is refused."""
+    limits = np.asarray(box, dtype=np.float64)
+    limits = limits[None] if limits.shape == (2,) else limits
+    shaped = limits.ndim == 2 and limits.shape[1] == 2 and np.isfinite(limits).all()
+    if not shaped or not (limits[:, 0] < limits[:, 1]).all():
+        raise InputError(f"The argument box is a finite (low, high) with low < high for every input, got {box!r}.")
+    return limits
+
+
 def partition_of(model: nn.Module, domain: Complex, frame: Frame) -> Partition:
-    """Cut a domain, given in the coordinates of a frame, by a network."""
-    cutter = Cutter(domain)
-    follow(model, frame.points(torch.from_numpy(domain.corners)), cutter)
-    weights, biases = affine_maps(model, frame, cutter.complex.centres(), cutter.widest)
-    partition = Partition(cutter.complex, frame, weights, biases, tuple(cutter.bends))
+    """Cut a domain, given in the coordinates of a frame, by a network.
+
+    When the rows of all corners outgrow `PART_BYTES`, the cells as they are then are divided into two halves and each goes
+    through the network from the start; cells that are whole already are not cut again.
+    """
+    waiting, done = [domain], list[Complex]()
+    scales: list[Floats] = []
+    limit = min(PART_BYTES, memory_budget() // 8)
+    while waiting:
+        part = waiting.pop()
+        cutter = Cutter(part, limit, found=sum(one.n_cells for one in done), scales=scales)
+        try:
+            follow(model, frame.points(torch.from_numpy(part.corners)), cutter)
+            done.append(cutter.complex.restricted(np.arange(cutter.complex.n_cells)))
+        except TooLarge as large:
+            waiting += _halves(large.complex)
+    complex = done[0] if len(done) == 1 else Complex.union(done)
+    weights, biases = affine_maps(model, frame, complex.centres(), cutter.widest)
+    partition = Partition(complex, frame, weights, biases, tuple(cutter.bends), parts=len(done))
     _check(model, partition)
     return partition
+
+
+def _halves(complex: Complex) -> list[Complex]:
+    """Two complexes with half of the cells each, left and right along the longest side."""
+    centres = complex.centres()
+    order = np.argsort(centres[:, np.ptp(complex.corners, axis=0).argmax()])
+    return [complex.restricted(half) for half in (order[len(order) // 2 :], order[: len(order) // 2])]
 
 
 def affine_maps(model: nn.Module, frame: Frame, bases: Floats, widest: int) -> tuple[Floats, Floats]:

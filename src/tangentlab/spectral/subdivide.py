@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tangentlab.errors import NumericsError
-from tangentlab.spectral.complexes import Complex, Floats, Ints, Lists
+from tangentlab.spectral.complexes import Complex, Floats, Ints, Lists, odd
 
 Codes = NDArray[np.uint8]
 PLUS, MINUS, CROSSED = 1, 2, 3
@@ -52,17 +52,23 @@ def codes_of(values: Floats, scale: Floats) -> Codes:
 
 
 class Subdivision:
-    """Cuts the cells of a complex; `complex`, `values` and `rounds` hold the outcome.
+    """Cuts the cells of a complex; `complex`, `origins` (cells that the new ones are parts of), `values` and `rounds` tell how.
 
     Args:
         complex: the cells to cut.
         values: of every hyperplane at every corner, `(corners, hyperplanes)`.
         walls: the numbers that the new faces of each hyperplane get.
+        scale: the size of each hyperplane's values; default: the largest that is given.
         room: called with the numbers of cells and corners before each round; may refuse by an exception.
     """
 
     def __init__(
-        self, complex: Complex, values: Floats, walls: Ints, room: Callable[[int, int], None] | None = None
+        self,
+        complex: Complex,
+        values: Floats,
+        walls: Ints,
+        scale: Floats | None = None,
+        room: Callable[[int, int], None] | None = None,
     ) -> None:
         self.complex = complex
         self.facets = list(complex.facets)
@@ -70,12 +76,13 @@ class Subdivision:
         self.made_by = complex.walls
         self.walls = walls
         self.values = values
-        self.scale = np.abs(values).max(0, initial=0.0)
+        self.scale = np.abs(values).max(0, initial=0.0) if scale is None else scale
         self.codes = codes_of(values, self.scale)
-        d = self.d = complex.dimension
+        self.d = complex.dimension
         self.halves = [np.full((len(one), 3), -1, dtype=np.int64) for one in self.facets]  # plus, minus, cut
         self.rounds: list[NewCorners] = []
         alive = np.ones(complex.n_cells, dtype=bool)
+        self.origins = np.arange(complex.n_cells)
         cells, planes = self._crossings()
         while len(cells):
             start = np.flatnonzero(np.concatenate([[True], cells[1:] != cells[:-1]]))
@@ -84,12 +91,14 @@ class Subdivision:
                 room(int(alive.sum()) + len(cut), len(self.corners))
             self._cut(cut, by)
             alive[cut] = False
-            alive = np.concatenate([alive, np.ones(len(self.facets[d - 1]) - len(alive), dtype=bool)])
+            alive = np.concatenate([alive, np.ones(2 * len(cut), dtype=bool)])
+            self.origins = np.concatenate([self.origins, np.repeat(self.origins[cut], 2)])
             left = np.ones(len(cells), dtype=bool)
             left[start] = False
             cells, planes = self._inherit(cells[left], planes[left], cut)
         whole = Complex(self.corners, self.facets, self.made_by)
-        self.complex = whole.restricted(np.flatnonzero(alive)) if self.rounds else complex
+        self.origins = self.origins[alive]
+        self.complex = whole.restricted(np.flatnonzero(alive), all_corners=True) if self.rounds else complex
 
     def _crossings(self) -> tuple[Ints, Ints]:
         """Pairs (cell, hyperplane) of all crossings, in the order of cells and then hyperplanes."""
@@ -156,7 +165,7 @@ class Subdivision:
         plus = owners[positive], np.where(crossed, below[:, 0], members)[positive]
         minus = owners[negative], np.where(crossed, below[:, 1], members)[negative]
         inside, ridges = self.facets[level - 2].gather(plus[1])
-        border_owner, border = _odd(plus[0][inside], ridges)
+        border_owner, border = odd(plus[0][inside], ridges)
         closing = Lists.of(border_owner, border, count)
         if level == 2 and not bool((closing.lengths() == 2).all()):
             raise NumericsError(
@@ -203,11 +212,3 @@ class Subdivision:
         planes = np.concatenate([planes[~halved], theirs[crossed]])
         order = np.lexsort((planes, cells))
         return cells[order], planes[order]
-
-
-def _odd(owners: Ints, members: Ints) -> tuple[Ints, Ints]:
-    """Pairs (owner, member) that occur an odd number of times."""
-    width = int(members.max()) + 1 if len(members) else 1
-    keys, counts = np.unique(owners * width + members, return_counts=True)
-    keys = keys[counts % 2 == 1]
-    return keys // width, keys % width
