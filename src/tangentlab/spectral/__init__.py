@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 from tangentlab.lazy import imported_on_first_use
 
 if TYPE_CHECKING:
+    from tangentlab.spectral.bounds import LipschitzChain as LipschitzChain
+    from tangentlab.spectral.bounds import clip_weights as clip_weights
+    from tangentlab.spectral.bounds import lipschitz_chain as lipschitz_chain
+    from tangentlab.spectral.bounds import spectral_norm as spectral_norm
     from tangentlab.spectral.composition import composition_kernel as composition_kernel
     from tangentlab.spectral.composition import latent_reach as latent_reach
     from tangentlab.spectral.composition import stationary_points as stationary_points
@@ -28,6 +32,11 @@ if TYPE_CHECKING:
     from tangentlab.spectral.kernel_basis import index_bands as index_bands
     from tangentlab.spectral.kernel_basis import wave_rates as wave_rates
     from tangentlab.spectral.lattice import Lattice as Lattice
+    from tangentlab.spectral.modes import Volume as Volume
+    from tangentlab.spectral.modes import continued_transform as continued_transform
+    from tangentlab.spectral.modes import high_frequency_volume as high_frequency_volume
+    from tangentlab.spectral.modes import mode_velocities as mode_velocities
+    from tangentlab.spectral.modes import parameter_gradients as parameter_gradients
     from tangentlab.spectral.neighbours import neighbour_probabilities as neighbour_probabilities
     from tangentlab.spectral.network_fourier import NetworkTransform as NetworkTransform
     from tangentlab.spectral.network_fourier import kink_transform as kink_transform

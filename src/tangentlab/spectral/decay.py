@@ -76,12 +76,15 @@ def decay_along(partition: Partition, direction: ArrayLike, output: int | None =
         along = lattice.along(level, towards[None])[0]
         square = (along**2).sum(1)
         ends = np.sqrt(square) < ORTHOGONAL
-        found = _of_level(lattice, level, np.where(ends & ~border, weights, 0) * lattice.volumes[level], towards, floor)
+        here: Waves = weights * (lattice.volumes[level] * (ends & ~border))
+        found = _of_level(lattice, level, here, towards, floor)
         if found is not None:
             return Decay(float(d - level + 1), d - level, *found)
         if level > 0:
             pairs = lattice.incidences[level]
-            share = np.einsum("pd,pd->p", along[pairs.faces], pairs.outward) / np.where(ends, np.inf, square)[pairs.faces]
+            share = (
+                np.einsum("pd,pd->p", along[pairs.faces], pairs.outward) / np.where(ends, np.inf, square)[pairs.faces]
+            )
             below = 1j * weights[pairs.faces] * share
             count = len(lattice.bases[level - 1])
             on_border = np.bincount(pairs.facets[border[pairs.faces]], minlength=count) > 0

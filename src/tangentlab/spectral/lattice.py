@@ -68,7 +68,7 @@ class Lattice:
     def volumes(self) -> list[Floats]:
         """The volume of every face of every dimension."""
         return [
-            np.bincount(parts.owners, parts.volumes, minlength=len(self.bases[level]))
+            np.bincount(parts.owners, parts.volumes, minlength=len(self.bases[level])).astype(np.float64)
             for level, parts in enumerate(self.simplices)
         ]
 
@@ -121,6 +121,8 @@ class Lattice:
             size = np.prod(np.arange(1.0, level + 1)) * parts.volumes[part]
             flat = which * near.shape[1] + parts.owners[part]
             values = size * wave_differences(nodes)
-            summed = [np.bincount(flat, part, minlength=near.size).reshape(near.shape) for part in (values.real, values.imag)]
+            summed = [
+                np.bincount(flat, part, minlength=near.size).reshape(near.shape) for part in (values.real, values.imag)
+            ]
             total = np.where(near, summed[0] + 1j * summed[1], total)
         return total

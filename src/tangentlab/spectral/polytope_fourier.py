@@ -27,7 +27,9 @@ def polytope(corners: ArrayLike) -> Complex:
     """
     points = np.asarray(corners, dtype=np.float64)
     if points.ndim != 2 or len(points) < points.shape[1] + 1 or not np.isfinite(points).all():
-        raise InputError(f"A polytope in d dimensions has at least d + 1 finite corners (points, d), got {points.shape}.")
+        raise InputError(
+            f"A polytope in d dimensions has at least d + 1 finite corners (points, d), got {points.shape}."
+        )
     low, high = points.min(0), points.max(0)
     if points.shape[1] == 1:
         return Complex.box(low, high)

@@ -21,14 +21,13 @@ from tangentlab.spectral.follow import DTYPE, follow, plain_outputs
 from tangentlab.spectral.partition import Frame, Partition
 from tangentlab.spectral.patterns import OnOnePiece
 
+Box = Sequence[Sequence[float]] | Sequence[float] | Floats | Tensor
 CHUNK_BYTES = 1 << 26
 PART_BYTES = 1 << 27
 """What the rows of all corners may take at one bend."""
 
 
-def enumerate_regions(
-    model: nn.Module, box: Sequence[Sequence[float]] | Floats | Tensor, shape: Sequence[int] | None = None
-) -> Partition:
+def enumerate_regions(model: nn.Module, box: Box, shape: Sequence[int] | None = None) -> Partition:
     """All regions of a network inside of a box, exactly: one cell for every activation pattern that occurs there.
 
     Args:
@@ -47,7 +46,7 @@ def enumerate_regions(
     return partition_of(model, Complex.box(limits[:, 0], limits[:, 1]), frame)
 
 
-def box_limits(box: Sequence[Sequence[float]] | Floats | Tensor) -> Floats:
+def box_limits(box: Box) -> Floats:
     """The argument `box` as `(d, 2)`; anything but finite intervals with an interior is refused."""
     limits = np.asarray(box, dtype=np.float64)
     limits = limits[None] if limits.shape == (2,) else limits

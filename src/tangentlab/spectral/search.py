@@ -18,7 +18,7 @@ from tangentlab.errors import InputError, NumericsError
 from tangentlab.spectral.complexes import Floats, Ints
 from tangentlab.spectral.follow import DTYPE
 from tangentlab.spectral.patterns import Pattern, Region, _region, region_of
-from tangentlab.spectral.regions import box_limits
+from tangentlab.spectral.regions import Box, box_limits
 
 THIN = 1e-10
 """Balls with a radius below this part of the box do not count."""
@@ -26,7 +26,7 @@ THIN = 1e-10
 
 def search_regions(
     model: nn.Module,
-    box: Sequence[Sequence[float]] | Floats | Tensor,
+    box: Box,
     shape: Sequence[int] | None = None,
     most: int = 10_000,
 ) -> list[Region]:

@@ -58,7 +58,9 @@ def _volumes(points: Floats) -> Floats:
         return np.linalg.norm(edges[:, 0], axis=1)
     if m == points.shape[2]:
         return np.abs(np.linalg.det(edges)) / factorial(m)
-    return np.linalg.norm(_normal(edges), axis=1) / factorial(m)
+    if m == points.shape[2] - 1:
+        return np.linalg.norm(_normal(edges), axis=1) / factorial(m)
+    return np.sqrt(np.abs(np.linalg.det(edges @ np.swapaxes(edges, 1, 2)))) / factorial(m)
 
 
 def _normal(edges: Floats) -> Floats:
