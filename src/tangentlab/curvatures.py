@@ -26,9 +26,8 @@ from tangentlab.metrics import build_matrix, loss_rows
 from tangentlab.objects.pmat import PMat, PMatDense, PMatImplicit, PMatKFAC
 from tangentlab.objects.pmat.block import Block
 from tangentlab.objects.pmat.blockwise import BlockwisePMat
-from tangentlab.objects.pmat.kronecker import KronBlock
+from tangentlab.objects.pmat.kronecker import KronBlock, MatrixForm
 from tangentlab.objects.pmat.lowrank import PMatLowRank
-from tangentlab.objects.pmat.matrix_form import MatrixForm
 from tangentlab.objects.pvector import PVector
 
 Loss = str | Likelihood | LossFunction

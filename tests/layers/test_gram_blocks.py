@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from tangentlab.layers import OuterSum, concatenate
+from tangentlab.layers.contractions import Workspace
 from tangentlab.layers.conv import convolution
 from tangentlab.layers.gram import gram
 from tangentlab.layers.gram_positions import positions_gram
-from tangentlab.layers.workspace import Workspace
 
 
 def once(layer: nn.Conv2d, examples: int) -> OuterSum:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.layers import OuterSum, concatenate, contractions
+from tangentlab.layers.contractions import Workspace
 from tangentlab.layers.gram import gram
-from tangentlab.layers.workspace import Workspace
 from tangentlab.testing import LayerCase, layer_case
 from tangentlab.testing.layer_contract import cotangents_of, factors_of, groups_of, true_rows
 from tests.layers.cases import CASES

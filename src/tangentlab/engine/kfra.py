@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import StructureError
-from tangentlab.layers.matrix import by_rows
-from tangentlab.layers.registry import rule_of
+from tangentlab.layers.registry import by_rows, rule_of
 
 OutputHessian = Callable[[Tensor, Any], Tensor]
 

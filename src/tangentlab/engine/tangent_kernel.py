@@ -23,8 +23,8 @@ from tangentlab.engine.rows import Rows
 from tangentlab.engine.weightings import Unweighted, Weighting
 from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
+from tangentlab.layers.contractions import Workspace
 from tangentlab.layers.gram import cheapest, gram, gram_options
-from tangentlab.layers.workspace import Workspace
 from tangentlab.parallel.threads import in_lanes
 
 Factors = dict[Group, OuterSum]

@@ -1,4 +1,4 @@
-"""Contractions of factors over examples, cotangents and positions, a cache at a time."""
+"""Contractions of factors over examples, cotangents and positions, a cache at a time, and the memory that they work in."""
 
 from __future__ import annotations
 
@@ -14,6 +14,25 @@ CACHE_BYTES = 4 << 20
 """Bytes of gradients at a time, where each is used up at once."""
 _LONG = 1 << 12
 """Length from which a matrix-vector product per example costs less than products of whole cotangents."""
+
+
+class Workspace:
+    """Memory for intermediate results, used again from layer to layer: fresh pages cost as much as the work done in them.
+
+    limit: bytes that the rows of a layer may take at once.
+    """
+
+    def __init__(self, limit: float = float("inf")) -> None:
+        self.limit = limit
+        self._buffers: dict[str, Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """An uninitialized tensor; the last one taken under the same name is overwritten."""
+        numel = torch.Size(shape).numel()
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.numel() < numel or buffer.dtype != like.dtype or buffer.device != like.device:
+            buffer = self._buffers[name] = like.new_empty(numel)
+        return buffer[:numel].view(shape)
 
 
 def products_of_rows(one: Tensor, two: Tensor, out: Tensor) -> None:

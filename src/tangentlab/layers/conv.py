@@ -14,12 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import grad
 
-from tangentlab.layers.contractions import products_by_example, sum_of_cotangents
+from tangentlab.layers.contractions import Workspace, products_by_example, sum_of_cotangents
 from tangentlab.layers.covariance import lagged_covariance, lagged_operations, lags_apply, window_sums
-from tangentlab.layers.matrix import Matrix
 from tangentlab.layers.outer import OuterSum
-from tangentlab.layers.registry import register
-from tangentlab.layers.workspace import Workspace
+from tangentlab.layers.registry import Matrix, register
 from tangentlab.linalg.symmetric import sum_dtype, symmetric_product
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

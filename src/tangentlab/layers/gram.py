@@ -22,9 +22,9 @@ from math import ceil
 
 from torch import Tensor
 
+from tangentlab.layers.contractions import Workspace
 from tangentlab.layers.gram_positions import CACHE_BYTES, TILE_BYTES, positions_gram
 from tangentlab.layers.outer import OuterSum
-from tangentlab.layers.workspace import Workspace
 from tangentlab.linalg.symmetric import symmetric_product
 
 ROWS_BYTES = 16 << 20

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tangentlab.layers.contractions import products_of_rows
+from tangentlab.layers.contractions import Workspace, products_of_rows
 from tangentlab.layers.outer import OuterSum
-from tangentlab.layers.workspace import Workspace
 
 CACHE_BYTES = 2 << 20
 """Bytes of M at a time."""

@@ -6,9 +6,8 @@ from math import prod
 
 from torch import Tensor, nn
 
-from tangentlab.layers.matrix import Matrix
 from tangentlab.layers.outer import OuterSum
-from tangentlab.layers.registry import register
+from tangentlab.layers.registry import Matrix, register
 
 
 @register(nn.Linear, joint=True, pointwise=True)

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from tangentlab.layers.contractions import Workspace
 from tangentlab.layers.linear import positions_of
-from tangentlab.layers.matrix import Matrix
 from tangentlab.layers.outer import OuterSum, wide_type
-from tangentlab.layers.registry import register
-from tangentlab.layers.workspace import Workspace
+from tangentlab.layers.registry import Matrix, register
 
 
 class LookupSum(OuterSum):

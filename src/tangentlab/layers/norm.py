@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tangentlab.layers.matrix import as_vector
 from tangentlab.layers.outer import OuterSum
-from tangentlab.layers.registry import register
+from tangentlab.layers.registry import as_vector, register
 
 
 def _entrywise(normalized: Tensor, grads: Tensor, group: tuple[str, ...], first_axis: int, last_axis: int) -> OuterSum:

@@ -30,7 +30,7 @@ from tangentlab.layers.covariance import stacked_rows
 from tangentlab.linalg.symmetric import symmetric_product
 
 if TYPE_CHECKING:
-    from tangentlab.layers.workspace import Workspace
+    from tangentlab.layers.contractions import Workspace
 
 ROWS_AT_ONCE = 64 << 20
 """Bytes of written-out gradients at a time, where only their sums are wanted."""

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from tangentlab.engine.groups import Group
 from tangentlab.layers import Matrix, OuterSum
 from tangentlab.objects.pmat.basis import Basis
-from tangentlab.objects.pmat.kronecker import EigenBlock, KronBlock, squares_in_bases
-from tangentlab.objects.pmat.matrix_form import MatrixForm
+from tangentlab.objects.pmat.kronecker import EigenBlock, KronBlock, MatrixForm, squares_in_bases
 from tangentlab.objects.pmat.pi import Pi, pi_of
 from tangentlab.objects.pmat.side import Side, both
 from tangentlab.optim.damping import balance, damped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -14,8 +15,7 @@ from tangentlab.layers import OuterSum
 from tangentlab.objects.pmat.base import Vector, check_damping, refuse_options
 from tangentlab.objects.pmat.block import Block
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
-from tangentlab.objects.pmat.kronecker import KronBlock, prepare
-from tangentlab.objects.pmat.matrix_form import kronecker_forms
+from tangentlab.objects.pmat.kronecker import KronBlock, MatrixForm, prepare
 from tangentlab.objects.pmat.moments import KronBuilder, no_kronecker
 from tangentlab.objects.pmat.pi import Pi, check_pi, pi_of
 
@@ -145,3 +145,19 @@ class PMatKFAC(BlockwisePMat):
             return self._assemble(parts, flat)
 
         return self._on_vectors(v, solved)
+
+
+def kronecker_forms(layout: LayerCollection) -> dict[tuple[str, ...], MatrixForm]:
+    """[W | b] of every layer, from names and shapes alone: rows along the first axis of the weight."""
+    forms: dict[tuple[str, ...], MatrixForm] = {}
+    for names in layout.layers.values():
+        shapes = {name.rpartition(".")[2]: layout.shapes[name] for name in names}
+        weight, bias = shapes.get("weight", ()), shapes.get("bias")
+        if set(shapes) == {"weight", "bias"} and len(weight) > 1 and bias == weight[:1]:
+            ordered = tuple(sorted(names, key=lambda name: name.endswith("bias")))
+            forms[ordered] = MatrixForm((1, weight[0], prod(weight[1:])), bias=True)
+            continue
+        for name in names:
+            shape = layout.shapes[name] or (1,)
+            forms[(name,)] = MatrixForm((1, shape[0], prod(shape[1:])), bias=False)
+    return forms

@@ -14,12 +14,37 @@ from tangentlab.layers.lookup import LookupSum
 from tangentlab.linalg import sym_pow
 from tangentlab.objects.pmat.basis import Basis, DenseBasis, IdentityBasis
 from tangentlab.objects.pmat.block import Block, Spectrum
-from tangentlab.objects.pmat.matrix_form import MatrixForm
 from tangentlab.objects.pmat.pi import ratio
 from tangentlab.objects.pmat.side import DenseSide, Eigen, Side, both, decompose
 
 _CELLS = 1 << 24
 """Numbers that the factors of some examples may take while they are turned."""
+
+
+class MatrixForm:
+    """Between the flat order of a group, weight (groups, rows, columns) then bias, and matrices [W | b].
+
+    inputs_left: the rows belong to the inputs and the columns to the output-gradients (embeddings, transposed convolutions).
+    """
+
+    def __init__(self, shape: tuple[int, int, int], bias: bool, inputs_left: bool = False) -> None:
+        self.shape, self.bias, self.inputs_left = shape, bias, inputs_left
+        groups, rows, columns = shape
+        self.weight_size = groups * rows * columns
+        self.dim = groups * rows * (columns + bias)
+
+    def to_matrix(self, flat: Tensor) -> Tensor:
+        """(B, dim) -> (B, groups, rows, columns + bias)."""
+        weight = flat[..., : self.weight_size].unflatten(-1, self.shape)
+        if not self.bias:
+            return weight
+        return torch.cat([weight, flat[..., self.weight_size :].unflatten(-1, (*self.shape[:2], 1))], -1)
+
+    def to_flat(self, matrix: Tensor) -> Tensor:
+        """The inverse."""
+        if not self.bias:
+            return matrix.flatten(-3)
+        return torch.cat([matrix[..., :-1].flatten(-3), matrix[..., -1].flatten(-2)], -1)
 
 
 class KronBlock(Block):

@@ -16,7 +16,7 @@ from tangentlab.linalg import safe_eigh
 from tangentlab.objects.pmat.basis import Basis
 from tangentlab.objects.pmat.block import Block, Spectrum
 from tangentlab.objects.pmat.blockwise import BlockwisePMat, Builder, Names
-from tangentlab.objects.pmat.matrix_form import MatrixForm
+from tangentlab.objects.pmat.kronecker import MatrixForm
 from tangentlab.objects.pmat.side import both
 
 if TYPE_CHECKING:

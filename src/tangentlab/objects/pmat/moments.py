@@ -10,8 +10,7 @@ from tangentlab.errors import InputError, StructureError
 from tangentlab.layers import OuterSum
 from tangentlab.layers.lookup import LookupSum
 from tangentlab.objects.pmat.channels import ChannelSide
-from tangentlab.objects.pmat.kronecker import KronBlock
-from tangentlab.objects.pmat.matrix_form import MatrixForm
+from tangentlab.objects.pmat.kronecker import KronBlock, MatrixForm
 from tangentlab.objects.pmat.side import DenseSide, DiagonalSide, Side, ThinSide
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.errors import InputError
 from tangentlab.objects.pmat.base import require_square
-from tangentlab.objects.pmat.matrix_form import MatrixForm
+from tangentlab.objects.pmat.kronecker import MatrixForm
 
 
 def flat_block(layout: LayerCollection, matrix: Tensor, names: tuple[str, ...]) -> Tensor:

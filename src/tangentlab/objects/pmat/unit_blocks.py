@@ -15,8 +15,7 @@ from torch import Tensor
 from tangentlab.engine.memory import require_memory
 from tangentlab.errors import NumericsError
 from tangentlab.objects.pmat.block import Block, Spectrum
-from tangentlab.objects.pmat.kronecker import KronBlock
-from tangentlab.objects.pmat.matrix_form import MatrixForm
+from tangentlab.objects.pmat.kronecker import KronBlock, MatrixForm
 
 
 class UnitBlock(KronBlock):
