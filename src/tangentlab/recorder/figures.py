@@ -8,14 +8,16 @@ from itertools import cycle, pairwise
 from math import nan
 from typing import TYPE_CHECKING, Literal
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from tangentlab.figures.picture import Picture
-from tangentlab.figures.style import INK, PALETTE, house_style, label, panels, quantity
+from tangentlab.figures.style import INK, PALETTE, SEQUENTIAL, house_style, label, panels, quantity
 
 if TYPE_CHECKING:
     from tangentlab.recorder.recording import Recording
@@ -37,6 +39,7 @@ def pictures(recording: Recording) -> list[Picture]:
         spectrum,
         partial(spectrum, centred=False),
         linearity,
+        frequencies,
         complexity,
         curvature,
         cost,
@@ -141,6 +144,32 @@ def linearity(recording: Recording) -> Picture | None:
         "linearity",
         shown,
         "How much is left of the network at its start: 1 as long as training is linear.",
+    )
+
+
+def frequencies(recording: Recording) -> Picture | None:
+    """The learnt share of every band of kernel eigenvectors."""
+    marks = {probe: f"{probe}/learnt/" for probe in recording.probes}
+    found = {probe: [name for name in recording.names if name.startswith(mark)] for probe, mark in marks.items()}
+    present = [probe for probe in found if found[probe]]
+    if not present:
+        return None
+    figure, (axes,) = panels(len(present), sharey=True)
+    for panel, probe in zip(axes, present, strict=True):
+        shades = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.88, len(found[probe])))
+        colors = [to_hex(shade) for shade in shades]
+        bands = [name.removeprefix(marks[probe]) for name in found[probe]]
+        for color, name, band in zip(colors, found[probe], bands, strict=True):
+            _curve(panel, recording, name, band, color, "-")
+        label(panel, STEPS, "share of the error that is gone" if panel is axes[0] else "", probe)
+        _legend(panel, [(color, "-", band) for color, band in zip(colors, bands, strict=True)])
+    _finish(figure, recording, list(axes), [])
+    return Picture(
+        "frequencies",
+        figure,
+        "How much of the error at the first snapshot is gone, along eigenvectors of the first tangent kernel: 1 is the "
+        "leading one, the smoothest function of the probe, and higher numbers are rougher. Lines that rise one after the other "
+        "are spectral bias.",
     )
 
 

@@ -50,10 +50,13 @@ class KernelBasis:
     outputs: int = 1
 
     @classmethod
-    def of(cls, kernel: AnyKernel) -> KernelBasis:
-        """From a matrix `(n, n)` or a tangent kernel `(c, n, c, n)`. Cost: `9 (c n)^3`."""
+    def of(cls, kernel: AnyKernel, center: str | None = None) -> KernelBasis:
+        """From a matrix `(n, n)` or a tangent kernel `(c, n, c, n)`, not centred; `center` does. Cost: `9 (c n)^3`.
+
+        Centring, `"per_output"` or `"global"`, puts constants, which otherwise come first, at the end with eigenvalue 0.
+        """
         data = kernel_data(kernel)
-        seen = centred(data, None)
+        seen = centred(data, center)
         values, vectors = safe_eigh(seen.matrix())
         rows = vectors.flip(1).t().contiguous()
         signs = rows.gather(1, rows.abs().argmax(1, keepdim=True)).sign()
