@@ -55,7 +55,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Precondition:
-    """What must be true of a seed before it can tell anything about a claim: that a network fitted, learnt, did not diverge.
+    """What must be true of a seed before it can say anything about a claim: that a network fitted, learnt, did not diverge.
 
     A seed in which `measured` does not stand in `relation` to `threshold` is left out, and the page says so.
     """

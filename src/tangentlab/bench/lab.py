@@ -172,7 +172,7 @@ class Lab:
         self._store.save(name, {"state": state, "mark": mark})
 
     def restore(self, name: str) -> dict[str, Any] | None:
-        """The state of a checkpoint, with the log put to where it was; None when there is no usable one."""
+        """The state of a checkpoint, with the log set back to where it was; None when there is no usable one."""
         found = self._store.load(name)
         if found is None or found["mark"]["rows"] > self._writer.on_disk:
             return None

@@ -63,7 +63,7 @@ class Training:
 
 
 def clock() -> float:
-    """Seconds for measuring updates: of this thread's computing where torch has one thread, else of the wall.
+    """Seconds for measuring updates: processor time of this thread where torch has one thread, else wall-clock time.
 
     On an idle machine both are the same; the first does not count what other programs take, nor a pause of the run.
     """
@@ -81,16 +81,14 @@ def train(
     name: str = "train",
     callbacks: Sequence[Callback] = (),
     parts: Mapping[str, Stateful] | None = None,
-    before_update: Callable[[Training], None] | None = None,
     after_update: Callable[[Training], None] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> Training:
     """Minimize `loss(model, batch)` for `steps` updates, or until a callback stops it or it diverges.
 
     `name` tells the trainings of one experiment apart. `parts` are further objects with a state (a learning-rate
-    scheduler, a preconditioner); `before_update` runs between backward and the optimizer's step (clipping,
-    preconditioning), `after_update` after it (schedulers). The global random generator (dropout) is seeded from the
-    batches' seed, so that it does not depend on what ran before.
+    scheduler, a preconditioner); `after_update` runs after every update (schedulers). The global random generator (dropout)
+    is seeded from the batches' seed, so that it does not depend on what ran before.
     """
     training = Training(model, optimizer, batches, lab.capped(steps) if lab else steps)
     keeper = _Keeper(training, list(callbacks), dict(parts or {}), lab, f"train {name}", checkpoint_seconds)
@@ -108,7 +106,7 @@ def train(
                 callback(training)
             if training.step >= training.steps or training.stopped:
                 break
-            _update(training, loss, before_update, after_update)
+            _update(training, loss, after_update)
             if training.diverged:
                 break
             if lab is not None:
@@ -117,12 +115,7 @@ def train(
     return training
 
 
-def _update(
-    training: Training,
-    loss: Loss,
-    before: Callable[[Training], None] | None,
-    after: Callable[[Training], None] | None,
-) -> None:
+def _update(training: Training, loss: Loss, after: Callable[[Training], None] | None) -> None:
     """One step of the optimizer; a loss that is not finite leaves the weights as they were."""
     started = clock()
     training.optimizer.zero_grad(set_to_none=True)
@@ -130,8 +123,6 @@ def _update(
     training.loss = value.item()
     if math.isfinite(training.loss):
         value.backward()
-        if before is not None:
-            before(training)
         training.optimizer.step()
         if after is not None:
             after(training)

@@ -181,7 +181,7 @@ def explained(model: nn.Module, inputs: Any, run: Callable[[], Result]) -> Resul
 
 
 def _wrong_types(model: nn.Module, inputs: Any, error: Exception) -> str | None:
-    """What is wrong with the types of the inputs if that is what an error speaks of, else None."""
+    """What is wrong with the types of the inputs if that is what an error is about, else None."""
     said = (str(error).splitlines() or [""])[0]
     if not re.search(r"dtype|datatype|[Ii]nput type|scalar type|Type promoting|implemented for", said):
         return None

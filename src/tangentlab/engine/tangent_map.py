@@ -8,7 +8,7 @@ The ladder is that of `forward_mode`: default kernels, plain kernels, norms writ
 through the function's own tensors, for functions in which others cannot be put in their place (a list of parameters, a module
 that is converted, a checkpoint that runs later). A rung is trusted after it has been proved on the first batch: for random u
 and v, the gradient of <u, J v> in v is J^T u by plain reverse mode, and its inner product with v is <u, J v> itself; forward
-mode within forward mode must agree with reverse mode within reverse mode. The proof speaks of derivatives in the parameters.
+mode within forward mode must agree with reverse mode within reverse mode. The proof covers derivatives in the parameters.
 Where J v is differentiated in something else, start at `WRITTEN_OUT`: the differentials of torch's layer and instance norms
 take their statistics as constants when they are themselves differentiated, in forward and in reverse mode.
 """

@@ -26,7 +26,7 @@ class FMatImplicit(FMat):
 
     Memory: the activations of one batch and one parameter vector. Diagonal and trace are exact sums over streamed
     gradients; `solve` runs conjugate gradients, `top_eigenpairs` Lanczos. With trace=True the kernel is summed over outputs,
-    at one product per output. It holds the model, so it cannot be pickled; it speaks of the model as it is now, and keeps
+    at one product per output. It holds the model, so it cannot be pickled; it describes the model as it is now, and keeps
     nothing from one call to the next except inside `with K.frozen():`.
     """
 

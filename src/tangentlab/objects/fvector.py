@@ -59,7 +59,7 @@ class FVector(VectorAlgebra):
         return self.data.transpose(-1, -2)
 
     def center(self, how: str = "per_output") -> FVector:
-        """Less the mean: "per_output" over the examples of each output, "global" over outputs and examples."""
+        """Minus the mean: "per_output" over the examples of each output, "global" over outputs and examples."""
         return FVector(centred(self.data, how))
 
     def _like(self, flat: Tensor) -> FVector:

@@ -1,4 +1,4 @@
-"""Preconditioners that treat each layer by itself: which sides a layer gets, and when what is brought up to date."""
+"""Preconditioners that treat each layer separately: which sides it gets, and when each part is brought up to date."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ METRICS = {
 }
 TRIAL_IMAGES, TRIAL_PROBE = 40, 3
 BEGUN = 1.05 * math.log(10)
-"""A loss above that of ten equal probabilities tells of the scale of the initial outputs, not of what was learnt [nats]."""
+"""A loss above that of ten equal probabilities reflects the scale of the initial outputs, not of what was learnt [nats]."""
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,11 @@ class PMatImplicit(PMat):
     Memory: the activations of one batch (of all of them, times the cotangents, when gradients are kept and fit in half of the
     memory budget). Trace and diagonal are exact sums over streamed gradients; `solve` runs conjugate gradients, `solve_cg`
     takes a preconditioner and returns the convergence report. It holds the model, so it cannot be pickled or moved; it
-    always speaks of the model as it is now. Nothing is kept from one call to the next, except inside `with F.frozen():`.
+    always describes the model as it is now. Nothing is kept from one call to the next, except inside `with F.frozen():`.
     """
 
-    def __init__(self, rows: Rows, factor: Any = 1.0) -> None:
-        self._rows, self._factor = rows, factor
+    def __init__(self, rows: Rows) -> None:
+        self._rows, self._factor = rows, 1.0
         self._cotangents, self._may_keep = 0, False
         super().__init__(rows.network.layout, examples=0, likelihood=rows.weighting.name)
         for number, batch in enumerate(rows.batches):
