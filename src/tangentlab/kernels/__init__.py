@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from tangentlab.kernels.eigenpairs import landmark_eigenpairs as landmark_eigenpairs
     from tangentlab.kernels.gaussian import GaussianProcess as GaussianProcess
     from tangentlab.kernels.gaussian import gaussian_process as gaussian_process
+    from tangentlab.kernels.infinite_width import WideKernels as WideKernels
+    from tangentlab.kernels.infinite_width import wide_convolution_kernels as wide_convolution_kernels
+    from tangentlab.kernels.infinite_width import wide_mlp_kernels as wide_mlp_kernels
     from tangentlab.kernels.matrix import HasMatrix as HasMatrix
     from tangentlab.kernels.matrix import Kernel as Kernel
     from tangentlab.kernels.matrix import kernel_matrix as kernel_matrix

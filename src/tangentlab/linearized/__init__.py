@@ -26,6 +26,7 @@ from tangentlab.linearized.progress import (
 )
 from tangentlab.linearized.quadratic import QuadraticModel, sequential_value
 from tangentlab.linearized.quadratic_examples import QuadraticExample, noisy_labels, reversed_order, spurious_feature
+from tangentlab.linearized.scaled_start import RegimeReading, regime_of, scaled_init
 from tangentlab.linearized.spurious import add_corner_patch
 from tangentlab.linearized.stepping import KernelTrajectory, kernel_descent, kernel_flow
 from tangentlab.linearized.steps import Step, StepRecorder
@@ -50,6 +51,7 @@ __all__ = [
     "MixedDerivative",
     "QuadraticExample",
     "QuadraticModel",
+    "RegimeReading",
     "Step",
     "StepRecorder",
     "add_corner_patch",
@@ -74,8 +76,10 @@ __all__ = [
     "noisy_labels",
     "rayleigh_quotients",
     "read_c_scores",
+    "regime_of",
     "reversed_order",
     "running_best",
+    "scaled_init",
     "score_groups",
     "sequential_value",
     "spurious_feature",

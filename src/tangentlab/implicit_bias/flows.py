@@ -1,0 +1,121 @@
+"""Gradient flow of any loss of a flat vector of weights, by an adaptive integrator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.integrate import solve_ivp
+from torch import Tensor
+
+from tangentlab.errors import InputError, NumericsError, SolveError
+
+STIFF, PLAIN = "LSODA", "DOP853"
+
+
+@dataclass(frozen=True)
+class FlowPath:
+    """Weights along `w' = -dL/dw`.
+
+    Attributes:
+        times: `(t,)`.
+        weights: `(t, p)`.
+        losses: `(t,)`.
+        evaluations: of the gradient.
+    """
+
+    times: Tensor
+    weights: Tensor
+    losses: Tensor
+    evaluations: int
+
+    @property
+    def end(self) -> Tensor:
+        """The last weights, `(p,)`."""
+        return self.weights[-1]
+
+
+def follow_flow(
+    loss: Callable[[Tensor], Tensor],
+    start: Tensor,
+    *,
+    until: float,
+    loss_below: float | None = None,
+    moments: int = 2,
+    tolerance: float = 1e-9,
+    method: str = STIFF,
+) -> FlowPath:
+    """Integrates gradient flow in double precision until a time, or until the loss has fallen below a bound.
+
+    The flow of `log L` has the path of that of L, in a time in which the loss falls by a constant factor: give the logarithm
+    (`torch.logsumexp(-margins, 0)`) to follow an exponential loss to its end.
+
+    Args:
+        loss: of the flat weights `(p,)`, differentiable by torch.
+        start: `(p,)`.
+        until: the time at which it ends.
+        loss_below: ends as soon as the loss is below.
+        moments: how many points in time are kept, the first and the last among them.
+        tolerance: relative, of the integrator; the absolute one is a thousandth of it times the size of the start.
+        method: an integrator of `scipy.integrate.solve_ivp`.
+
+    Raises:
+        InputError: the loss is not a finite scalar at the start.
+        SolveError: the bound on the loss was not reached in time, or the integrator gave up.
+    """
+    first = start.detach().to(torch.float64).cpu()
+    if first.ndim != 1:
+        raise InputError(f"The weights are one flat vector, not {tuple(first.shape)}: use parameters_to_vector.")
+    evaluate = _Evaluation(loss)
+    if not np.isfinite(evaluate.loss(first.numpy())):
+        raise InputError("The loss is not finite at the start of the flow.")
+
+    def reached(_: float, point: np.ndarray) -> float:
+        return evaluate.loss(point) - (loss_below or 0.0)
+
+    reached.terminal = True  # type: ignore[attr-defined]
+    found = solve_ivp(
+        evaluate.slope,
+        (0.0, float(until)),
+        first.numpy(),
+        method=method,
+        rtol=tolerance,
+        atol=1e-3 * tolerance * max(float(first.abs().max()), 1e-12),
+        t_eval=np.linspace(0.0, float(until), moments) if moments > 2 else None,
+        events=None if loss_below is None else [reached],
+    )
+    if not found.success:
+        raise SolveError(f"The integrator {method} gave up: {found.message} Try another method= or a larger tolerance=.")
+    times, points = found.t, found.y.T
+    if found.status == 1:
+        times, points = np.append(times, found.t_events[0][:1]), np.vstack([points, found.y_events[0][:1]])
+    elif loss_below is not None:
+        raise SolveError(
+            f"The loss was {evaluate.loss(points[-1]):.2e} at time {until:g}, still above {loss_below:.2e}: raise until=."
+        )
+    if moments == 2:
+        times, points = times[[0, -1]], points[[0, -1]]
+    losses = [evaluate.loss(point) for point in points]
+    weights = torch.from_numpy(np.ascontiguousarray(points))
+    return FlowPath(torch.from_numpy(times.copy()), weights, torch.tensor(losses, dtype=torch.float64), int(found.nfev))
+
+
+class _Evaluation:
+    """A loss and its negative gradient as functions of numpy vectors."""
+
+    def __init__(self, loss: Callable[[Tensor], Tensor]) -> None:
+        self.function = loss
+
+    def loss(self, point: np.ndarray) -> float:
+        with torch.no_grad():
+            return float(self.function(torch.from_numpy(np.ascontiguousarray(point))))
+
+    def slope(self, _: float, point: np.ndarray) -> np.ndarray:
+        weights = torch.from_numpy(np.ascontiguousarray(point)).requires_grad_()
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(self.function(weights), weights)
+        if not bool(gradient.isfinite().all()):
+            raise NumericsError("The gradient left the range of finite numbers along the flow: use a smaller until=.")
+        return -gradient.numpy()
