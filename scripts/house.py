@@ -33,7 +33,7 @@ ORDER = (
     ("kernels", "optim", "data"),
     ("models", "testing"),
     ("alignment", "linearized"),
-    ("limits", "spectral"),
+    ("implicit_bias", "limits", "spectral"),
     ("figures",),
     ("recorder", "bench"),
     ("experiments", "demo"),

@@ -86,7 +86,10 @@ def test_kernels_of_wide_networks_come_close_with_the_width(activation, bias_std
     errors = []
     for width in (64, 1024):
         off = [
-            float((NTK(mlp([5, width, width, 1], activation, 1.3, bias_std, seed), x).matrix() - limit).norm() / limit.norm())
+            float(
+                (NTK(mlp([5, width, width, 1], activation, 1.3, bias_std, seed), x).matrix() - limit).norm()
+                / limit.norm()
+            )
             for seed in range(6)
         ]
         errors.append(sum(off) / len(off))
@@ -112,7 +115,10 @@ def test_convolutional_kernels_come_close_with_the_width():
     for width in (16, 256):
         off = [
             float(
-                (NTK(convolutional([2, width, width], "relu", math.sqrt(2), 0.1, seed, 20), x).matrix() - limit.tangent).norm()
+                (
+                    NTK(convolutional([2, width, width], "relu", math.sqrt(2), 0.1, seed, 20), x).matrix()
+                    - limit.tangent
+                ).norm()
                 / limit.tangent.norm()
             )
             for seed in range(4)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # `as` makes a name public, which strict checkers ask for
     from tangentlab import errors as errors
     from tangentlab import experiments as experiments
     from tangentlab import figures as figures
+    from tangentlab import implicit_bias as implicit_bias
     from tangentlab import kernels as kernels
     from tangentlab import layers as layers
     from tangentlab import limits as limits

@@ -54,9 +54,7 @@ def test_mirror_and_natural_gradient_descent_end_at_the_least_potential(potentia
     x, _ = problem(4, 10)
     y = x @ torch.linspace(0.1, 1.5, 10, dtype=torch.float64)
     expected = minimum_on(x, y, potential).beta
-    torch.testing.assert_close(
-        mirror_descent(x, y, potential, rate=0.02, steps=6_000), expected, rtol=0, atol=1e-6
-    )
+    torch.testing.assert_close(mirror_descent(x, y, potential, rate=0.02, steps=6_000), expected, rtol=0, atol=1e-6)
     errors = [
         float((mirror_descent(x, y, potential, rate=rate, steps=int(80 / rate), natural=True) - expected).norm())
         for rate in (0.02, 0.005)
@@ -76,9 +74,7 @@ def test_mirror_descent_from_elsewhere_minimizes_the_divergence_from_there():
 
 def test_the_flow_of_the_logistic_loss_goes_to_the_direction_of_the_hard_margin():
     x, y = separable(5, 8)
-    path = follow_flow(
-        lambda w: F.softplus(-y * (x @ w)).sum().log(), torch.zeros(8), until=1e6, loss_below=-300
-    )
+    path = follow_flow(lambda w: F.softplus(-y * (x @ w)).sum().log(), torch.zeros(8), until=1e6, loss_below=-300)
     cosine = float(direction(path.end) @ direction(l2_margin(x, y)))
     assert cosine > 1 - 1e-3
     assert float(direction(path.end) @ direction(l1_margin(x, y))) < cosine
@@ -274,7 +270,9 @@ def test_stationarity_in_weights_does_not_imply_it_in_function_space():
     y = torch.ones(2, dtype=torch.float64)
     model, better = TwoLayers(2, 2).double(), TwoLayers(2, 2).double()
     with torch.no_grad():
-        model.inner.weight.copy_(torch.tensor([[0.0, 1.0], [0.0, 0.0]]))  # one unit sees both points, with a small margin
+        model.inner.weight.copy_(
+            torch.tensor([[0.0, 1.0], [0.0, 0.0]])
+        )  # one unit sees both points, with a small margin
         model.outer.weight.copy_(torch.tensor([[1.0, 0.0]]))
         directions = x / x.norm(dim=1, keepdim=True)
         better.inner.weight.copy_(directions)  # one unit for each point

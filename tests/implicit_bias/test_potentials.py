@@ -158,7 +158,9 @@ def test_the_divergence_from_a_start_is_what_is_minimized():
     start = torch.linspace(-1, 1, 6, dtype=torch.float64)
     found = minimum_on(x, y, Euclidean(), start=start)
     torch.testing.assert_close(found.beta, start + least_l2(x, y - x @ start))
-    assert float(Euclidean().divergence(found.beta, start)) == pytest.approx(float((found.beta - start).square().sum() / 2))
+    assert float(Euclidean().divergence(found.beta, start)) == pytest.approx(
+        float((found.beta - start).square().sum() / 2)
+    )
 
 
 def test_targets_that_no_predictor_fits_are_refused():

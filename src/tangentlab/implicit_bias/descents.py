@@ -61,4 +61,3 @@ def coordinate_descent(features: Tensor, signs: Tensor, *, steps: int, rate: flo
     if float(beta.abs().sum()) == 0:
         raise InputError("The exponential loss is stationary at 0: no coordinate correlates with the labels.")
     return beta / beta.abs().sum()
-

@@ -87,7 +87,9 @@ def follow_flow(
         events=None if loss_below is None else [reached],
     )
     if not found.success:
-        raise SolveError(f"The integrator {method} gave up: {found.message} Try another method= or a larger tolerance=.")
+        raise SolveError(
+            f"The integrator {method} gave up: {found.message} Try another method= or a larger tolerance=."
+        )
     times, points = found.t, found.y.T
     if found.status == 1:
         times, points = np.append(times, found.t_events[0][:1]), np.vstack([points, found.y_events[0][:1]])

@@ -49,7 +49,9 @@ def l2_margin(features: Tensor, signs: Tensor) -> Tensor:
     target = np.eye(len(stacked))[-1]
     weights, distance = nnls(stacked, target, maxiter=30 * max(stacked.shape))
     if distance < 1e-7:
-        raise SolveError("No hyperplane through the origin separates the points: add a constant feature, or use other labels.")
+        raise SolveError(
+            "No hyperplane through the origin separates the points: add a constant feature, or use other labels."
+        )
     residual = stacked @ weights - target
     return torch.from_numpy(-residual[:-1] / residual[-1])
 
@@ -62,7 +64,9 @@ def _program(
     """The minimizer of `<costs, p>` over `p >= 0` under linear constraints."""
     matrix, bound = below if below is not None else (None, None)
     equal_matrix, equal_bound = equal if equal is not None else (None, None)
-    found = linprog(costs, A_ub=matrix, b_ub=bound, A_eq=equal_matrix, b_eq=equal_bound, bounds=(0, None), method="highs")
+    found = linprog(
+        costs, A_ub=matrix, b_ub=bound, A_eq=equal_matrix, b_eq=equal_bound, bounds=(0, None), method="highs"
+    )
     if not found.success:
         raise SolveError(f"The linear program has no solution ({found.message}): no predictor fits these targets.")
     return np.asarray(found.x)
@@ -100,7 +104,9 @@ def least_nuclear(
     """
     a, y = as_problem(measurements, targets)
     if a.shape[1] != shape[0] * shape[1]:
-        raise InputError(f"Measurements of a matrix of shape {shape} have {shape[0] * shape[1]} columns, not {a.shape[1]}.")
+        raise InputError(
+            f"Measurements of a matrix of shape {shape} have {shape[0] * shape[1]} columns, not {a.shape[1]}."
+        )
     inverse = torch.linalg.pinv(a)
     fitted = (inverse @ y).reshape(shape)
     threshold = max(float(torch.linalg.matrix_norm(fitted, 2)) / 2, 1e-300)

@@ -135,7 +135,9 @@ class FlowPotential(Potential):
         self.scale = self.alpha**self.depth
         self.reach = math.inf if depth == 2 else 1.0
         if self.scale < 1e-280:
-            raise InputError(f"alpha^depth = {alpha:g}^{depth} leaves the range of double precision: choose a larger alpha.")
+            raise InputError(
+                f"alpha^depth = {alpha:g}^{depth} leaves the range of double precision: choose a larger alpha."
+            )
 
     def __repr__(self) -> str:
         return f"FlowPotential(alpha={self.alpha:g}, depth={self.depth})"

@@ -183,5 +183,7 @@ def _inputs(first: Tensor, second: Tensor | None, axes: int) -> tuple[Tensor, Te
     other = first if second is None else second
     if first.ndim != axes or other.ndim != axes or first.shape[1:] != other.shape[1:]:
         expected = "(n, features)" if axes == 2 else "(n, channels, height, width)"
-        raise InputError(f"Inputs of one shape {expected} are needed, not {tuple(first.shape)} and {tuple(other.shape)}.")
+        raise InputError(
+            f"Inputs of one shape {expected} are needed, not {tuple(first.shape)} and {tuple(other.shape)}."
+        )
     return first.double(), other.double()

@@ -75,7 +75,9 @@ def regime_of(
     """
     here, there = dict(trained.named_parameters()), dict(start.named_parameters())
     if here.keys() != there.keys():
-        raise InputError("The start and the trained network are not the same network: their parameters have other names.")
+        raise InputError(
+            "The start and the trained network are not the same network: their parameters have other names."
+        )
     begun = deepcopy(trained)  # trainable where the trained network is; a start may be frozen
     origin = dict(begun.named_parameters())
     with torch.no_grad():
