@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -80,7 +81,7 @@ def as_problem(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _ladder(potential: Potential, x: Tensor, y: Tensor) -> list[Potential]:
+def _ladder(potential: Potential, x: Tensor, y: Tensor) -> Sequence[Potential]:
     """The same flow from larger starts, down to the one that is asked for; others need no help."""
     if not isinstance(potential, FlowPotential):
         return [potential]

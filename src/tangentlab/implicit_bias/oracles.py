@@ -120,9 +120,8 @@ def least_nuclear(
             size = float(torch.linalg.matrix_norm((a.t() @ dual).reshape(shape), 2))
             lower = abs(float(dual @ y)) / max(size, 1e-300)
             norm = float(torch.linalg.matrix_norm(w, "nuc"))
-            best = NuclearMinimum(
-                *((w, norm) if norm < best.norm else (best.matrix, best.norm)), max(best.lower, lower)
-            )
+            matrix, norm = (w, norm) if norm < best.norm else (best.matrix, best.norm)
+            best = NuclearMinimum(matrix, norm, max(best.lower, lower))
             if best.norm - best.lower <= gap * best.norm:
                 return best
     raise SolveError(
