@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,18 +91,21 @@ def follow_flow(
         raise SolveError(
             f"The integrator {method} gave up: {found.message} Try another method= or a larger tolerance=."
         )
+    if loss_below is not None and found.status != 1:
+        raise SolveError(
+            f"The loss was {evaluate.loss(found.y[:, -1]):.2e} at time {until:g}, still above {loss_below:.2e}: raise until=."
+        )
+    times, points = _kept(found, moments)
+    losses = torch.tensor([evaluate.loss(point) for point in points], dtype=torch.float64)
+    return FlowPath(torch.from_numpy(times.copy()), torch.from_numpy(points.copy()), losses, int(found.nfev))
+
+
+def _kept(found: Any, moments: int) -> tuple[np.ndarray, np.ndarray]:
+    """Times and weights that are kept, the moment at which the loss reached its bound as the last."""
     times, points = found.t, found.y.T
     if found.status == 1:
         times, points = np.append(times, found.t_events[0][:1]), np.vstack([points, found.y_events[0][:1]])
-    elif loss_below is not None:
-        raise SolveError(
-            f"The loss was {evaluate.loss(points[-1]):.2e} at time {until:g}, still above {loss_below:.2e}: raise until=."
-        )
-    if moments == 2:
-        times, points = times[[0, -1]], points[[0, -1]]
-    losses = [evaluate.loss(point) for point in points]
-    weights = torch.from_numpy(np.ascontiguousarray(points))
-    return FlowPath(torch.from_numpy(times.copy()), weights, torch.tensor(losses, dtype=torch.float64), int(found.nfev))
+    return (times[[0, -1]], points[[0, -1]]) if moments == 2 else (times, points)
 
 
 class _Evaluation:
