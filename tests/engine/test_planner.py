@@ -10,7 +10,7 @@ import tangentlab
 from tangentlab.engine import planner
 from tangentlab.engine.planner import WHAT, calibrate
 from tangentlab.errors import InputError, MemoryBudgetError
-from tangentlab.models import LeNet5
+from tangentlab.models import GPT, LeNet5
 
 
 @pytest.fixture
@@ -127,3 +127,16 @@ def test_no_pass_runs_per_pair_of_batches_when_everything_fits(net: nn.Module, i
     net[0].register_forward_hook(lambda module, args, output: calls.append(len(args[0])))
     tangentlab.NTK(net, [(part,) for part in images.split(1)])
     assert sum(calls) <= len(images) + 2
+
+
+def test_plans_and_checks_of_a_token_level_language_model_take_a_sample_of_its_outputs() -> None:
+    """1,280,000 outputs per example: an identity matrix of them would take terabytes."""
+    torch.manual_seed(0)
+    model = GPT(10_000, 128, n_layers=1, n_heads=1, width=4).eval()
+    tokens = torch.randint(10_000, (2, 128))
+    for what in WHAT:
+        made = tangentlab.plan(model, tokens, what=what)
+        assert made.outputs == 1_280_000 and "1280000 outputs (one of them swept)" in str(made)
+    report = tangentlab.check(model, tokens, max_outputs=2)
+    assert report.passed and (report.sample, report.outputs) == (2, 1_280_000)
+    assert "2 of 1,280,000 outputs row by row" in str(report)

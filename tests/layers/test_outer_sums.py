@@ -97,6 +97,24 @@ def test_square_sum_and_norms_are_those_of_the_rows(one: LayerCase) -> None:
         assert close(factor.squared_norms(), rows.square().sum(-1))
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("cotangents", [1, 2])
+def test_norms_by_pairs_of_positions_are_those_of_the_rows(
+    cotangents: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A weight with more entries than pairs of positions; also where its gradients cancel over the positions."""
+    left, right = draw(cotangents, 3, 1, 2, 40), draw(1, 3, 1, 2, 30)
+    factor = OuterSum(left, right, bias=bias)
+    squares = factor.rows().square().sum(-1)
+    monkeypatch.setattr(OuterSum, "_squared_norms_of_rows", lambda *_: pytest.fail("rows were written out"))
+    assert close(factor.squared_norms(), squares)
+    monkeypatch.undo()
+    left[:, 1, :, 1], right[:, 1, :, 1] = -left[:, 1, :, 0] * (1 + 1e-4), right[:, 1, :, 0]
+    cancelling = OuterSum(left.float(), right.float(), bias=bias)
+    truth = OuterSum(left.float().double(), right.float().double(), bias=bias).rows().square().sum(-1)
+    assert torch.allclose(cancelling.squared_norms().double(), truth, rtol=1e-3, atol=0)
+
+
 @each
 def test_taking_examples_takes_rows(one: LayerCase) -> None:
     for factor, rows in sums(one):

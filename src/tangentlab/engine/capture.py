@@ -61,10 +61,14 @@ def versions_of(inputs: Inputs) -> tuple[int, ...]:
 
 @dataclass
 class Captured:
-    """Outputs (N, ...) with their graph, and the calls in the order in which they happened."""
+    """Outputs (N, ...) with their graph, and the calls in the order in which they happened.
+
+    `hooked`: the forward hung a hook on a tensor, which may change the gradients behind it.
+    """
 
     outputs: Tensor
     calls: list[Call]
+    hooked: bool = False
 
     @property
     def examples(self) -> int:
@@ -80,15 +84,32 @@ def capture(network: Network, batch: Any, groups: Iterable[Group], stands: bool 
     stands: no code but that of torch's own layers runs, which changes none.
     """
     calls: list[Call] = []
+    hung: list[Tensor] = []
     sites = {id(site.module): site for group in groups for site in group.sites}
     hooks = _hooks(sites.values(), _recorder(calls))
-    with grad_mode(), TURN if stands else same_attributes(network.model), hooks:
+    with grad_mode(), TURN if stands else same_attributes(network.model), hooks, _noted_tensor_hooks(hung):
         outputs = network(batch, stands)
     require_finite(outputs, "The outputs of the model")
     if not outputs.requires_grad:
         raise ModelError(NO_DEPENDENCE)
     network.dependence.note(outputs, network.parameters().values())
-    return Captured(outputs, calls)
+    return Captured(outputs, calls, bool(hung))
+
+
+@contextmanager
+def _noted_tensor_hooks(hung: list[Tensor]) -> Iterator[None]:
+    """Note the tensors with a history that get a hook; the graph shows hooks on its operations and none of these."""
+    register = Tensor.register_hook
+
+    def noted(tensor: Tensor, hook: Any) -> Any:
+        if not tensor.is_leaf:
+            hung.append(tensor)
+        return register(tensor, hook)
+
+    def put(method: Any) -> None:
+        Tensor.register_hook = method  # type: ignore[method-assign]
+
+    yield from changed(lambda: put(noted), lambda: put(register))
 
 
 @contextmanager
@@ -179,6 +200,9 @@ def batched_grad(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor) -> 
 
 
 def _stacked(column: Sequence[Tensor | None]) -> Tensor | None:
+    """(K, ...), without a copy where there is one."""
+    if len(column) == 1:
+        return None if column[0] is None else column[0][None]
     like = next((grad for grad in column if grad is not None), None)
     return None if like is None else torch.stack([torch.zeros_like(like) if grad is None else grad for grad in column])
 

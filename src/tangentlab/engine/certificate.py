@@ -25,12 +25,13 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.engine.batches import common_length, take_examples
-from tangentlab.engine.capture import Route, gradients, structured_factors
+from tangentlab.engine.capture import Route, gradients, one_at_a_time, structured_factors
 from tangentlab.engine.graph import coarsest_type
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.network import Network, require_finite
 from tangentlab.engine.snapshot import untouched
+from tangentlab.layers.contractions import sum_of_cotangents
 from tangentlab.temporary import changed
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
@@ -43,6 +44,8 @@ _PROBES = 4
 """Combinations that are compared where the first one disagrees: in half precision a wrong row may pass one by luck."""
 _SOME = 32
 """Examples that are looked at one by one where a proof has failed."""
+_PERIOD = 1_000_003
+"""Random numbers that are drawn; to draw those of a language model's outputs takes longer than its backward pass."""
 _verifies: ContextVar[bool] = ContextVar("tangentlab_verify", default=True)
 
 Gradients = dict[str, Tensor]
@@ -61,12 +64,16 @@ def verifies(network: Network) -> bool:
 
 
 def random_weights(shape: Sequence[int], like: Tensor, draw: int = 0) -> Tensor:
-    """Numbers of either sign between 1/2 and 3/2: none is near zero and no two agree. Not of the caller's random stream."""
-    seed = len(shape) + 7919 * torch.Size(shape).numel() + 104729 * draw
-    generator = torch.Generator(like.device).manual_seed(seed)
+    """Numbers of either sign between 1/2 and 3/2: none is near zero and no two agree. Not of the caller's random stream.
+
+    More than a million, which only the outputs of many tokens or pixels need, repeat themselves after a prime number of them.
+    """
+    count = torch.Size(shape).numel()
+    generator = torch.Generator(like.device).manual_seed(len(shape) + 7919 * count + 104729 * draw)
     dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-    drawn = torch.rand(tuple(shape), generator=generator, dtype=dtype, device=like.device).mul_(2).sub_(1)
-    return drawn.add_(drawn.sign(), alpha=0.5).to(like.dtype)
+    drawn = torch.rand(min(count, _PERIOD), generator=generator, dtype=dtype, device=like.device).mul_(2).sub_(1)
+    drawn = drawn.add_(drawn.sign(), alpha=0.5).to(like.dtype)
+    return drawn.repeat(-(-count // _PERIOD))[:count].view(shape) if count > _PERIOD else drawn.view(shape)
 
 
 def differs(found: Tensor, truth: Tensor, noise: Tensor | None = None, tolerance: float | None = None) -> bool:
@@ -160,8 +167,9 @@ def _beyond_rounding(
 def _combined_rows(
     network: Network, outputs: Tensor, routes: list[Route], parameters: Mapping[str, nn.Parameter], draw: int = 0
 ) -> tuple[Gradients, Tensor]:
-    """sum_kn w_kn J_n^T r_kn by name, and s (N, ...). Two cotangents where a call may ask for several at once."""
-    count = 2 if outputs[0].numel() > 1 else 1
+    """sum_kn w_kn J_n^T r_kn by name, and s (N, ...). Two cotangents where several are backpropagated at once."""
+    at_once = outputs[0].numel() > 1 and not one_at_a_time([use.call for route in routes for use in route.uses])
+    count = 2 if at_once else 1
     cotangents = random_weights((count, *outputs.shape), outputs, draw)
     factors = structured_factors(outputs, routes, cotangents, common_dtype(network.parameters().values()))
     weights = random_weights((count, outputs.shape[0]), outputs, draw)
@@ -171,7 +179,7 @@ def _combined_rows(
         pulled = factor.pull(weights.to(factor.dtype))
         sizes = [parameters[name].numel() for name in group.names]
         found |= dict(zip(group.names, pulled.split(sizes), strict=True))
-    return found, torch.einsum("kn,kn...->n...", weights, cotangents)
+    return found, sum_of_cotangents(cotangents.flatten(2), weights).view(outputs.shape)
 
 
 def plain_gradient(outputs: Tensor, parameters: Mapping[str, nn.Parameter], cotangent: Tensor) -> Gradients:

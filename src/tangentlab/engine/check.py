@@ -40,16 +40,28 @@ _SPLITS = 4
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Largest relative error of the engine's Jacobian rows against plain autograd, overall and per group."""
+    """Largest relative error of the engine's Jacobian rows against plain autograd, overall and per group.
+
+    Attributes:
+        sample: how many outputs were compared row by row.
+        outputs: how many there are; the others are in the random combinations.
+    """
 
     error: float
     errors: dict[tuple[str, ...], float]
     tolerance: float
+    sample: int
+    outputs: int
 
     @property
     def passed(self) -> bool:
         """Whether every group agrees."""
         return self.error <= self.tolerance
+
+    def __str__(self) -> str:
+        verdict = "agrees" if self.passed else "disagrees"
+        seen = f"{self.sample:,} of {self.outputs:,} outputs row by row, all in random combinations"
+        return f"The engine {verdict} with plain autograd: largest relative error {self.error:.1e} ({seen})."
 
 
 @spelled_out
@@ -82,10 +94,11 @@ def check(
         raise ModelError(_ORIGINAL)
     sweep = Engine(network).sweep(x)
     network.dependence.require()
-    worst = _Comparison(sweep, _spread(sweep.output_size, max_outputs)).differences()
+    sample = _spread(sweep.output_size, max_outputs)
+    worst = _Comparison(sweep, sample).differences()
     floor = max(1e-3 * max(scale for _, scale in worst.values()), 1e-5)
     errors = {group.names: wrong / max(scale, floor) for group, (wrong, scale) in worst.items()}
-    report = CheckReport(max(errors.values()), errors, tolerance)
+    report = CheckReport(max(errors.values()), errors, tolerance, len(sample), sweep.output_size)
     if not report.passed:
         if examples_depend_on_each_other(network, x, sweep.outputs, tolerance):
             raise ModelError(MIXED)

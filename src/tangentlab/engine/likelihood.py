@@ -21,6 +21,7 @@ from tangentlab.engine.losses import (
     IGNORED,
     LossFunction,
     cross_entropy,
+    label_places,
     like_outputs,
     one_hot,
     probabilities,
@@ -53,6 +54,10 @@ class Likelihood(ABC):
     @abstractmethod
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """d log p(labels | f) / d f, (samples, N, ...)."""
+
+    def loss_gradient(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Minus the score."""
+        return -self.score(outputs, labels)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-log p(targets | f), (N) or (N, positions), up to a constant. Only losses and Hessians need it."""
@@ -113,13 +118,24 @@ class Classification(Likelihood):
         return drawn.t().reshape(samples, *p.shape[:-1])
 
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """onehot(y) - p, with 1 - p_y as the sum of the other probabilities: accurate when p_y is near 1."""
+        """onehot(y) - p."""
+        return self.loss_gradient(outputs, labels).neg_()
+
+    def loss_gradient(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """p - onehot(y), with 1 - p_y as the sum of the other probabilities: accurate when p_y is near 1.
+
+        Two passes over the probabilities, and nothing else of their size in memory.
+        """
         require_classes(outputs, self.class_axis)
         logits = outputs.detach().movedim(self.class_axis, -1)
-        onehot, counts = one_hot(labels, logits, self.ignore_index)
-        others = (counts - onehot) * logits.softmax(-1)
-        score = onehot * others.sum(-1, keepdim=True) - others
-        return score.movedim(-1, self.class_axis if self.class_axis < 0 else self.class_axis + 1)
+        places, counts = label_places(labels, logits, self.ignore_index)
+        p = logits.softmax(-1)[None]
+        others = p if len(labels) == 1 else p.repeat(len(labels), *[1] * logits.ndim)
+        others.scatter_(-1, places, 0.0)
+        others.scatter_(-1, places, -others.sum(-1, keepdim=True))
+        if not counts.all():
+            others.masked_fill_(~counts, 0.0)
+        return others.movedim(-1, self.class_axis if self.class_axis < 0 else self.class_axis + 1)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy, zero where the label is to be ignored."""
@@ -180,7 +196,7 @@ class LogSoftmax(_Diagonal):
 
     def score(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """onehot(y)."""
-        return one_hot(labels, outputs.detach(), self.ignore_index)[0]
+        return one_hot(labels, outputs.detach(), self.ignore_index)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Minus the log-probability of the label, zero where it is to be ignored."""

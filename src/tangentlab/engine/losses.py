@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tangentlab.engine.batches import targets_of
@@ -76,15 +75,21 @@ def class_indices(labels: Tensor, outputs: Tensor, ignore_index: int | None) -> 
     return indices
 
 
-def one_hot(labels: Tensor, outputs: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
-    """Labels (samples, N, ...) as vectors (samples, N, ..., C) for outputs (N, ..., C), and whether they count, (..., 1).
+def label_places(labels: Tensor, outputs: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
+    """Labels (samples, N, ...) as places (samples, N, ..., 1) on the last axis of outputs (N, ..., C), and which count.
 
-    Vectors of labels that do not count are zero.
+    Those that do not count have the place 0.
     """
-    indices = class_indices(labels, outputs, ignore_index)
-    counts = torch.ones_like(indices, dtype=torch.bool) if ignore_index is None else indices != ignore_index
-    vectors = F.one_hot(indices.where(counts, 0), outputs.shape[-1]) * counts[..., None]
-    return vectors.to(outputs.dtype), counts[..., None].to(outputs.dtype)
+    places = class_indices(labels, outputs, ignore_index)[..., None]
+    counts = torch.ones_like(places, dtype=torch.bool) if ignore_index is None else places != ignore_index
+    return places.where(counts, 0), counts
+
+
+def one_hot(labels: Tensor, outputs: Tensor, ignore_index: int | None) -> Tensor:
+    """Labels (samples, N, ...) as vectors (samples, N, ..., C) for outputs (N, ..., C); zero where they do not count."""
+    places, counts = label_places(labels, outputs, ignore_index)
+    vectors = outputs.new_zeros((*labels.shape, outputs.shape[-1]))
+    return vectors.scatter_(-1, places, counts.to(outputs.dtype))
 
 
 def like_outputs(labels: Tensor, outputs: Tensor) -> Tensor:

@@ -130,12 +130,16 @@ class Plan:
         verdict = "fits" if self.fits else "does NOT fit"
         time = f"{self.seconds:.3g} s" if self.seconds < 1e4 else f"{self.seconds / 3600:,.0f} h"
         total = (
-            f"{self.what} of {self.examples} examples, {self.outputs} outputs: {self.operations:.3g} operations, about "
+            f"{self.what} of {self.examples} examples, {self.outputs} outputs{_SAMPLED * (self.outputs > 1)}: "
+            f"{self.operations:.3g} operations, about "
             f"{time}, {human_bytes(self.memory)} of {human_bytes(self.budget)}: {verdict}."
         )
         if not self.fits:
             total += f" {_INSTEAD[self.what]}"
         return "\n".join([*table, total])
+
+
+_SAMPLED = " (one of them swept)"
 
 
 @spelled_out

@@ -19,9 +19,10 @@ from torch.nn.modules import module as hooks
 
 from tangentlab.engine.batches import common_length, take_examples
 from tangentlab.engine.capture import Call, Captured, Route, RouteUse, capture, output_gradients
-from tangentlab.engine.certificate import examples_depend_on_each_other, proof, verifies
+from tangentlab.engine.certificate import Proof, examples_depend_on_each_other, proof, verifies
 from tangentlab.engine.graph import GraphFacts, coarsest_type, leaves_of_call, read_graph
 from tangentlab.engine.groups import Group, Site
+from tangentlab.engine.independence import Axis, Unknown, example_axes, has_hooks
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.snapshot import same_random_state, untouched
 from tangentlab.engine.standing import HOOKS, Standing
@@ -70,6 +71,7 @@ class Router:
     def __init__(self, network: Network, groups: tuple[Group, ...]) -> None:
         self.network, self.groups = network, groups
         self._known: dict[tuple[Any, ...], Settled] = {}
+        self._part: Captured | None = None  # the network on some examples of the batch that is being looked at
 
     def routes(self, captured: Captured, batch: Any, known: Standing | None = None) -> list[Route]:
         """One route per group. What was proved of a chain that stands is known from earlier calls."""
@@ -98,12 +100,14 @@ class Router:
         ]
 
     def _settled(self, captured: Captured, live: list[Call], facts: GraphFacts, batch: Any) -> Settled:
+        self._part = None
         axes = self._found_axes(captured, live, batch)
         if not verifies(self.network):
+            self._part = None
             return Settled(axes, {})
         routes = self._proposed(live, axes, facts)
         unproved: dict[Group, str] = {}
-        verdict = proof(self.network, captured.outputs, routes)
+        verdict = self._proof_of_a_part(captured, routes, axes, facts) or proof(self.network, captured.outputs, routes)
         if verdict.failed and examples_depend_on_each_other(self.network, batch, captured.outputs):
             raise ModelError(f"{MIXED} (Seen in the gradient of {next(iter(verdict.failed.values()))!r}.).")
         while (
@@ -113,6 +117,30 @@ class Router:
             verdict = proof(self.network, captured.outputs, [route for route in routes if route.group not in unproved])
         half = captured.outputs.dtype.itemsize == 2  # where a softmax over the examples may be exactly 0 and 1
         return Settled(axes, unproved, verdict.complete and not half and self._last_are_alike(captured, batch))
+
+    def _proof_of_a_part(
+        self, captured: Captured, routes: list[Route], axes: list[int | None], facts: GraphFacts
+    ) -> Proof | None:
+        """A proof on some of the examples, which holds for all where every operation keeps them apart; else None.
+
+        The graph shows that the examples do not mix, and that the others went through the same operations.
+        """
+        part, self._part = self._part, None
+        if part is None or captured.examples < _WORTH_CUTTING * part.examples or captured.outputs.dtype.itemsize == 2:
+            return None
+        own = read_graph(part.outputs)
+        uses = [use for route in routes for use in route.uses]
+        if own.signature != facts.signature or captured.hooked or has_hooks(facts.nodes):
+            return None
+        try:
+            found = example_axes(captured.outputs, [use.call.edge for use in uses])
+        except Unknown:
+            return None
+        if any(place != Axis(use.axis) for place, use in zip(found, uses, strict=True)):
+            return None
+        live = [call for call in part.calls if call.edge.node in own.nodes]
+        verdict = proof(self.network, part.outputs, self._proposed(live, axes, own))
+        return verdict if not verdict.failed else None
 
     def _proposed(self, live: list[Call], axes: list[int | None], facts: GraphFacts) -> list[Route]:
         parameters = self.network.parameters()
@@ -175,6 +203,7 @@ class Router:
         calls = [call for call in other.calls if call.edge.node in nodes]
         if [id(call.module) for call in calls] != [id(call.module) for call in live]:
             return [None] * len(live)
+        self._part = other
         return [_changed_axis(a, b, examples, other.examples) for a, b in zip(live, calls, strict=True)]
 
     def _other(self, captured: Captured, batch: Any) -> Captured | None:
@@ -276,6 +305,8 @@ def _alike(full: Tensor, small: Tensor) -> bool:
     return full.shape == small.shape and float((full - small).detach().abs().max()) <= tolerance
 
 
+_WORTH_CUTTING = 3
+"""How many times as many examples as a part has make its proof worth the look at the graph."""
 MIXED = (
     "The outputs of one example depend on other examples of the batch (or change from call to call): the function of a single "
     "example is not defined. Put the model in eval mode, remove batch statistics or noise from the forward, or pass "

@@ -137,7 +137,8 @@ class MonteCarlo(Weighting):
     def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
         """Scores of the drawn labels over sqrt(samples)."""
         labels = self._labels_of(outputs, number)[index.start : index.stop]
-        return self.likelihood.score(outputs, labels) / self.samples**0.5
+        scores = self.likelihood.score(outputs, labels)
+        return scores if self.samples == 1 else scores / self.samples**0.5
 
 
 class Empirical(Weighting):
@@ -155,7 +156,7 @@ class Empirical(Weighting):
     def cotangents(self, outputs: Tensor, batch: Any, number: int, index: range) -> Tensor:
         """d loss_n / d outputs_n."""
         if isinstance(self.loss, Likelihood):
-            return -self.loss.score(outputs, targets_of(batch)[None])
+            return self.loss.loss_gradient(outputs, targets_of(batch)[None])
         return output_gradient(self.loss, outputs, batch)[1].detach()[None]
 
 

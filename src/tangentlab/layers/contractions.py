@@ -12,6 +12,8 @@ from tangentlab.linalg.symmetric import symmetric_product
 
 CACHE_BYTES = 4 << 20
 """Bytes of gradients at a time, where each is used up at once."""
+_CANCELLED = 100
+"""How much larger than their sum terms may be whose rounding does not show in it."""
 _LONG = 1 << 12
 """Length from which a matrix-vector product per example costs less than products of whole cotangents."""
 
@@ -65,6 +67,31 @@ def sum_of_cotangents(rows: Tensor, weights: Tensor) -> Tensor:
     return total
 
 
+def write_products(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """left[k, n]^T right[k, n] of (K or 1, N, groups, T, rows or columns) into out (K, N, groups, rows, columns)."""
+    for k, target in enumerate(out):
+        one, other = left[min(k, left.shape[0] - 1)], right[min(k, right.shape[0] - 1)]
+        for g in range(out.shape[2]):
+            torch.bmm(one[:, g].mT, other[:, g], out=target[:, g])
+
+
+def squared_norms_by_positions(left: Tensor, right: Tensor, bias: bool) -> tuple[Tensor, bool]:
+    """sum_{t, s} <left_t, left_s> (<right_t, right_s> + bias) of factors (K or 1, N, groups, T, ...), (K, N), some at a time.
+
+    Also whether it is reliable: where gradients cancel over positions, so do these terms, with the square of the rounding.
+    """
+    (cotangents, examples), positions = torch.broadcast_shapes(left.shape[:2], right.shape[:2]), left.shape[3]
+    step = max(1, CACHE_BYTES // (left.shape[2] * positions**2 * left.element_size()))
+    squares, sizes = left.new_empty((2, cotangents, examples))
+    for k in range(cotangents):
+        one, other = left[min(k, left.shape[0] - 1)], right[min(k, right.shape[0] - 1)]
+        for start in range(0, examples, step):
+            some = slice(start, start + step)
+            terms = (one[some] @ one[some].mT).mul_((other[some] @ other[some].mT).add_(int(bias)))
+            squares[k, some], sizes[k, some] = terms.sum((1, 2, 3)), terms.abs_().sum((1, 2, 3))
+    return squares, bool((sizes <= _CANCELLED * squares).all())
+
+
 def turned(factors: Tensor, basis: Tensor) -> Tensor:
     """Factors (K, N, groups, T, features) in a basis (groups, features, k), by one product per group."""
     product = torch.bmm(stacked_rows(factors), basis)
@@ -83,6 +110,9 @@ def square_sum_of_products(left: Tensor, right: Tensor, turn: Callable[[Tensor],
         turn: applied to the gradients (n, groups, rows, columns) before they are squared.
     """
     groups, rows, columns = left.shape[2], left.shape[-1], right.shape[-1]
+    block = max(1, CACHE_BYTES // (groups * columns * left.element_size()))
+    if turn is None and rows > block:
+        return torch.cat([square_sum_of_products(part, right) for part in left.split(block, -1)], 1)
     step = max(1, CACHE_BYTES // (groups * rows * columns * left.element_size()))
     products = left.new_empty((min(step, left.shape[1]), groups, rows, columns))
     total: Tensor | None = None
@@ -91,7 +121,11 @@ def square_sum_of_products(left: Tensor, right: Tensor, turn: Callable[[Tensor],
         for start in range(0, one.shape[0], step):
             part = one[start : start + step].mT
             product = torch.matmul(part, other[start : start + step], out=products[: len(part)])
-            squares = (product if turn is None else turn(product)).square_().sum(0)
+            product = product if turn is None else turn(product)
+            if total is not None and len(product) == 1:
+                total.addcmul_(product[0], product[0])
+                continue
+            squares = product.square_().sum(0)
             total = squares if total is None else total.add_(squares)
     assert total is not None, "no examples"
     return total

@@ -23,18 +23,16 @@ from tangentlab.layers.contractions import (
     products_by_example,
     products_of_rows,
     square_sum_of_products,
+    squared_norms_by_positions,
     sum_of_cotangents,
     turned,
+    write_products,
 )
 from tangentlab.layers.covariance import stacked_rows
 from tangentlab.linalg.symmetric import symmetric_product
 
 if TYPE_CHECKING:
     from tangentlab.layers.contractions import Workspace
-
-ROWS_AT_ONCE = 64 << 20
-"""Bytes of written-out gradients at a time, where only their sums are wanted."""
-
 
 class OuterSum:
     """Gradients `sum_t left_t right_t^T` of a parameter group, for K cotangents and N examples.
@@ -169,7 +167,7 @@ class OuterSum:
         if self.positions == 1:
             torch.mul(self.left[..., 0, :, None], self.right[..., 0, None, :], out=weight)
         else:
-            weight.copy_(self.weight_rows())
+            write_products(self.left, self.right, weight)
         if bias is not None:
             bias.copy_(self.left.sum(3))
 
@@ -213,9 +211,8 @@ class OuterSum:
     def square_sum(self) -> Tensor:
         """sum over cotangents and examples of the squared gradient entries, (numel)."""
         if self.positions != 1:
-            step = max(1, ROWS_AT_ONCE // (self.outputs * self.numel * self.left.element_size()))
-            chunks = [self.take_examples(n, min(n + step, self.examples)) for n in range(0, self.examples, step)]
-            return torch.stack([chunk.rows().square().sum((0, 1)) for chunk in chunks]).sum(0)
+            flat = square_sum_of_products(self.left, self.right).flatten()
+            return torch.cat([flat, self.left.sum(3).square().sum((0, 1)).flatten()]) if self.bias else flat
         left, right = self.left[..., 0, :].square(), self.right[..., 0, :].square()
         if right.shape[0] == 1:
             left = left.sum(0, keepdim=True)
@@ -225,12 +222,29 @@ class OuterSum:
         return torch.cat([flat, left.sum((0, 1)).flatten()]) if self.bias else flat
 
     def squared_norms(self) -> Tensor:
-        """|grad[k, n]|^2, (K, N), at least in float32; for one position |left|^2 |right|^2 without building the gradient."""
+        """|grad[k, n]|^2, (K, N), at least in float32; for one position |left|^2 |right|^2 without building the gradient.
+
+        Of T positions sum_{t, s} <left_t, left_s> <right_t, right_s> where that is cheaper, T^2 (rows + columns) operations in
+        place of T rows columns.
+        """
         wide = wide_type(self.left)
         if self.positions == 1:
             left, right = (side.to(wide).square().sum((3, 4)) for side in (self.left, self.right))
             right = right + self.bias
             return (left * right).sum(2).expand(self.outputs, -1)
+        if self._positions_are_cheaper() and self.left.dtype == wide:
+            squares, reliable = squared_norms_by_positions(self.left, self.right, self.bias)
+            if reliable:
+                return squares
+        return self._squared_norms_of_rows(wide)
+
+    def _positions_are_cheaper(self) -> bool:
+        """Whether products of pairs of positions are fewer than those of the gradient."""
+        _, rows, columns = self.matrix_shape
+        return 0 < self.positions * (rows + columns) < rows * columns
+
+    def _squared_norms_of_rows(self, wide: torch.dtype) -> Tensor:
+        """From gradients that are written out a cache at a time."""
         step = max(1, CACHE_BYTES // (self.outputs * self.numel * self.left.element_size()))
         chunks = [self.take_examples(n, min(n + step, self.examples)) for n in range(0, self.examples, step)]
         return torch.cat([torch.linalg.vector_norm(chunk.rows(), dim=2, dtype=wide).square() for chunk in chunks], 1)

@@ -17,7 +17,10 @@ from tangentlab.engine.network import Network, Options, spelled_out
 from tangentlab.engine.rows import Rows
 from tangentlab.engine.weightings import Unweighted
 from tangentlab.errors import InputError
-from tangentlab.layers.outer import ROWS_AT_ONCE, OuterSum
+from tangentlab.layers.outer import OuterSum
+
+ROWS_AT_ONCE = 64 << 20
+"""Bytes of written-out gradients at a time, where only their sums are wanted."""
 
 
 @spelled_out
