@@ -28,6 +28,10 @@ class Axis:
     dim: int
     block: int = 1
 
+    def run(self, shape: Shape) -> int:
+        """Entries of one example in a row."""
+        return self.block * prod(shape[self.dim + 1 :])
+
 
 class Unknown(Exception):
     """An operation about which nothing is known, or that mixes examples in its own way."""
@@ -39,8 +43,11 @@ Rule = Callable[[Node, Shape, Axis, list[Shape]], list[Place]]
 """(operation, shape of its output, where the examples are in it, shapes of its inputs) -> where they are in these."""
 
 
-def example_axes(outputs: Tensor, edges: Iterable[GradientEdge]) -> list[Place]:
-    """The axis of the examples at every edge, None where it has none, for outputs (N, ...). Cost: a visit per operation.
+def example_runs(outputs: Tensor, edges: Iterable[GradientEdge]) -> list[int | None]:
+    """How many entries of one example are in a row at every edge, None where it is shared, for outputs (N, ...).
+
+    This says where the examples are whatever the shape: an axis has the entries of the axes after it in a row. Cost: a visit
+    per operation.
 
     Raises:
         Unknown: the graph has an operation without a rule.
@@ -61,7 +68,8 @@ def example_axes(outputs: Tensor, edges: Iterable[GradientEdge]) -> list[Place]:
             if child not in seen:
                 seen.add(child)
                 heapq.heappush(waiting, (-child._sequence_nr(), id(child), child))  # type: ignore[attr-defined]
-    return [places.get((edge.node, edge.output_nr)) for edge in edges]
+    found = [(_shape(edge.node, edge.output_nr), places.get((edge.node, edge.output_nr))) for edge in edges]
+    return [None if place is None else place.run(shape) for shape, place in found]
 
 
 def _inputs(node: Node, places: dict[tuple[Node, int], Place]) -> list[tuple[Node, int, Place]]:
@@ -126,7 +134,7 @@ def _broadcast(node: Node, shape: Shape, place: Axis, inputs: list[Shape]) -> li
 def _view(node: Node, shape: Shape, place: Axis, inputs: list[Shape]) -> list[Place]:
     """The same entries in the same order: an axis on which each example has as many of them, one after the other."""
     (before,) = inputs
-    entries = place.block * prod(shape[place.dim + 1 :])
+    entries = place.run(shape)
     for dim, size in enumerate(before):
         block, rest = divmod(entries, max(prod(before[dim + 1 :]), 1))
         if block and not rest and size * place.block == shape[place.dim] * block:
@@ -173,7 +181,9 @@ def _reduced(node: Any, shape: Shape, place: Axis, inputs: list[Shape]) -> list[
     """A sum over some axes, which are none of those that are left."""
     ndim = len(inputs[0])
     gone = _axes(getattr(node, "_saved_dim", None) or range(ndim), ndim)
-    kept = list(range(ndim)) if getattr(node, "_saved_keepdim", False) else [dim for dim in range(ndim) if dim not in gone]
+    kept = (
+        list(range(ndim)) if getattr(node, "_saved_keepdim", False) else [dim for dim in range(ndim) if dim not in gone]
+    )
     if len(kept) != len(shape) or kept[place.dim] in gone:
         raise Unknown(node.name())
     return _permuted(kept, place)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from tangentlab.engine.capture import Call, Captured, Route, RouteUse, capture, 
 from tangentlab.engine.certificate import Proof, examples_depend_on_each_other, proof, verifies
 from tangentlab.engine.graph import GraphFacts, coarsest_type, leaves_of_call, read_graph
 from tangentlab.engine.groups import Group, Site
-from tangentlab.engine.independence import Axis, Unknown, example_axes, has_hooks
+from tangentlab.engine.independence import Unknown, example_runs, has_hooks
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.snapshot import same_random_state, untouched
 from tangentlab.engine.standing import HOOKS, Standing
@@ -133,10 +134,11 @@ class Router:
         if own.signature != facts.signature or captured.hooked or has_hooks(facts.nodes):
             return None
         try:
-            found = example_axes(captured.outputs, [use.call.edge for use in uses])
+            found = example_runs(captured.outputs, [use.call.edge for use in uses])
         except Unknown:
             return None
-        if any(place != Axis(use.axis) for place, use in zip(found, uses, strict=True)):
+        expected = [prod(use.call.output_shape[use.axis + 1 :]) if use.axis >= 0 else None for use in uses]
+        if found != expected or None in found:
             return None
         live = [call for call in part.calls if call.edge.node in own.nodes]
         verdict = proof(self.network, part.outputs, self._proposed(live, axes, own))

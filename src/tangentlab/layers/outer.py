@@ -34,6 +34,7 @@ from tangentlab.linalg.symmetric import symmetric_product
 if TYPE_CHECKING:
     from tangentlab.layers.contractions import Workspace
 
+
 class OuterSum:
     """Gradients `sum_t left_t right_t^T` of a parameter group, for K cotangents and N examples.
 

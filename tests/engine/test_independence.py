@@ -1,0 +1,166 @@
+"""What is read from a graph about its examples, against the gradients that autograd has."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+
+import tangentlab
+from tangentlab.engine import router
+from tangentlab.engine.graph import read_graph
+from tangentlab.engine.independence import Unknown, example_runs, has_hooks
+from tangentlab.errors import ModelError
+
+N, T, C = 6, 4, 8
+Function = Callable[[Tensor], Tensor]
+
+
+def _heads(x: Tensor) -> Tensor:
+    query, key, value = torch.cat([x, x, x], -1).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    weights = (query @ key.transpose(-1, -2) / 2).masked_fill(torch.ones(T, T).triu(1).bool(), -1e9).softmax(-1)
+    return (weights @ value).transpose(1, 2).flatten(2)
+
+
+W, M = torch.randn(C, C, dtype=torch.float64), torch.randn(N, N, dtype=torch.float64)
+APART: dict[str, Function] = {
+    "entry by entry": lambda x: (x.tanh() * 2 + x.exp()).relu() - x.sigmoid() / 3,
+    "product with its own": lambda x: x * x.mean(1, keepdim=True) + x[:, :1],
+    "linear": lambda x: F.linear(x, W, W[0]),
+    "linear of two axes": lambda x: F.linear(x[:, 0], W),
+    "positions first": lambda x: (x.transpose(0, 1) @ W).permute(1, 2, 0),
+    "examples last": lambda x: (x.flatten(1).t() * 2).t(),
+    "attention": _heads,
+    "attention of torch": lambda x: F.scaled_dot_product_attention(*[x.unflatten(-1, (2, -1)).transpose(1, 2)] * 3),
+    "normalized": lambda x: F.layer_norm(x, (C,)) + F.layer_norm(x, (T, C)),
+    "sums": lambda x: x.sum((1, 2)) + x.mean(-1).sum(1) + x.sum(-1, keepdim=True).mean(1)[:, 0],
+    "parts": lambda x: torch.cat([x[:, 1], x.unbind(2)[1], x.split(2, 2)[0].flatten(1), x.select(1, 0)], 1),
+    "convolution": lambda x: F.conv1d(x, W[:, :T, None]),
+    "images": lambda x: F.conv2d(x.unflatten(-1, (2, -1)), W[:2, :T, None, None]).log_softmax(1),
+}
+MIXED: dict[str, Function] = {
+    "mean over examples": lambda x: x - x.mean(0),
+    "matrix from the left": lambda x: (M @ x.flatten(1)).view_as(x),
+    "softmax over examples": lambda x: x.softmax(0),
+    "Gram matrix": lambda x: x.flatten(1) @ x.flatten(1).t(),
+    "rolled": lambda x: x + x.roll(3, 0),
+    "sorted": lambda x: x[torch.arange(N).flip(0)],
+    "the first example": lambda x: x + x[:1],
+    "another order of axes": lambda x: x.transpose(0, 1).reshape(N, -1),
+    "normalized over examples": lambda x: F.layer_norm(x.flatten(1).t(), (N,)).t(),
+    "running sum": lambda x: x.cumsum(0),
+    "one way apart, one not": lambda x: x + x.flatten(1).mean(0).view(T, C),
+}
+
+
+def _runs(function: Function) -> tuple[int | None, Tensor]:
+    """What is read about the gradient at (N, T, C), and the gradients (N, N, T * C) of one example's outputs each."""
+    leaf = torch.randn(N, T, C, dtype=torch.float64, requires_grad=True)
+    inner = leaf * 1.0
+    outputs = function(inner)
+    (found,) = example_runs(outputs, [get_gradient_edge(inner)])
+    rows = [torch.autograd.grad(outputs[n].sin().sum(), inner, retain_graph=True)[0] for n in range(N)]
+    return found, torch.stack(rows).flatten(2)
+
+
+@pytest.mark.parametrize("name", APART)
+def test_examples_that_are_kept_apart_are_seen(name: str) -> None:
+    found, rows = _runs(APART[name])
+    assert found == T * C
+    assert not rows[~torch.eye(N, dtype=torch.bool)].any() and rows.diagonal().any()
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_examples_that_mix_are_never_taken_for_apart(name: str) -> None:
+    try:
+        found, rows = _runs(MIXED[name])
+    except Unknown:
+        return
+    assert rows[~torch.eye(N, dtype=torch.bool)].any(), "the case mixes nothing"
+    assert found != T * C
+
+
+def test_hooks_on_operations_are_seen_and_none_is_left() -> None:
+    outputs = (torch.randn(3, requires_grad=True) * 2).tanh()
+    assert not has_hooks(read_graph(outputs).nodes) and not has_hooks(read_graph(outputs).nodes)
+    for register in (outputs.grad_fn.register_hook, outputs.grad_fn.next_functions[0][0].register_prehook):
+        handle = register(lambda *_: None)
+        assert has_hooks(read_graph(outputs).nodes)
+        handle.remove()
+        assert not has_hooks(read_graph(outputs).nodes)
+
+
+class Net(nn.Module):
+    """Two layers with something in between, on (N, C)."""
+
+    def __init__(self, between: Function) -> None:
+        super().__init__()
+        self.one, self.between, self.two = nn.Linear(C, C), between, nn.Linear(C, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(self.between(self.one(x).tanh()))
+
+
+def _rolling_hook(h: Tensor) -> Tensor:
+    h.register_hook(lambda grad: grad.roll(N, 0) + grad)
+    return h
+
+
+def _rolling_node(h: Tensor) -> Tensor:
+    h.grad_fn.register_prehook(lambda grads: (grads[0] + grads[0].roll(N, 0),))
+    return h
+
+
+FAR = torch.eye(2 * N, dtype=torch.float64)
+FAR[-3, 4] = 1.0
+PATTERNS: dict[str, Function] = {
+    "hook on a tensor": _rolling_hook,
+    "hook on an operation": _rolling_node,
+    "two examples in the middle": lambda h: FAR[: len(h), : len(h)] @ h,
+    "straight through": lambda h: h + (h.roll(N, 0) - h.roll(N, 0).detach()),
+    "rolled by half": lambda h: h + h.roll(N, 0) * (len(h) == 2 * N),
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_what_a_part_of_the_batch_does_not_show_is_exact_or_refused(name: str) -> None:
+    torch.manual_seed(0)
+    model, x, y = Net(PATTERNS[name]).double(), torch.randn(2 * N, C).double(), torch.arange(2 * N) % 3
+    try:
+        found = tangentlab.per_example_grads(model, (x, y)).flat
+    except ModelError:
+        return
+    losses = F.cross_entropy(model(x), y, reduction="none")
+    rows = [torch.autograd.grad(one, list(model.parameters()), retain_graph=True) for one in losses]
+    truth = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
+    torch.testing.assert_close(found, truth)
+
+
+@pytest.mark.parametrize("between", [torch.tanh, lambda h: h * torch.ones(C).double()], ids=["plain", "product"])
+def test_a_proof_on_a_part_is_enough_where_the_graph_keeps_examples_apart(
+    between: Function, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proved = []
+    proof = router.proof
+    monkeypatch.setattr(
+        router, "proof", lambda net, outputs, routes: proved.append(len(outputs)) or proof(net, outputs, routes)
+    )
+    model, x, y = Net(between).double(), torch.randn(2 * N, C).double(), torch.arange(2 * N) % 3
+    tangentlab.per_example_grads(model, (x, y))
+    assert proved == [2]
+    tangentlab.per_example_grads(model, (x[:4], y[:4]))
+    assert proved == [2, 4]
+
+
+def test_a_wrong_closed_form_fails_on_a_part_and_takes_the_exact_route() -> None:
+    model, x, y = Net(torch.tanh).double(), torch.randn(2 * N, C).double(), torch.arange(2 * N) % 3
+    model.one.register_forward_hook(
+        lambda module, args, output: output + F.linear(args[0].detach(), module.weight).detach()
+    )
+    model.one.register_forward_hook(lambda module, args, output: output * module.bias.detach())
+    found = tangentlab.per_example_grads(model, (x, y)).flat
+    losses = F.cross_entropy(model(x), y, reduction="none")
+    rows = [torch.autograd.grad(one, list(model.parameters()), retain_graph=True) for one in losses]
+    torch.testing.assert_close(found, torch.stack([torch.cat([g.flatten() for g in row]) for row in rows]))
