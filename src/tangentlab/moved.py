@@ -31,7 +31,7 @@ _MODULES = {
     "engine.parts": "engine.batches",
     "engine.progress": "engine.progress_bar",
     **{f"engine.{name}": "engine.snapshot" for name in ("randomness", "turns", "writes")},
-    "engine.chain": "engine.router",
+    "engine.chain": "engine.plain_chain",
     "engine.dependence": "engine.graph",
     "engine.routes": "engine.capture",
     "engine.sharding": "engine.layout",

@@ -11,7 +11,8 @@ import tangentlab as tl
 from tangentlab.engine import router as chain_module
 from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.network import Network
-from tangentlab.engine.router import Router, is_plain_chain
+from tangentlab.engine.plain_chain import is_plain_chain
+from tangentlab.engine.router import Router
 
 X = torch.randn(5, 2, 6, 6)
 SHARED = nn.Sequential(nn.Conv1d(6, 6, 3))

@@ -25,7 +25,7 @@ from tangentlab.engine.certificate import OWN_NOISE, random_weights
 from tangentlab.engine.fallback import Caller
 from tangentlab.engine.graph import NO_DEPENDENCE, reaches, read_graph
 from tangentlab.engine.network import Network, grad_mode
-from tangentlab.engine.router import is_plain_chain
+from tangentlab.engine.plain_chain import is_plain_chain
 from tangentlab.engine.snapshot import TURN, untouched
 from tangentlab.errors import ModelError, TangentlabError
 from tangentlab.temporary import changed

@@ -99,9 +99,11 @@ class Classification(Likelihood):
             u[row, :, position, j] = scale
             share = p[:, position, j + 1 :] / rest.clamp_min(torch.finfo(p.dtype).tiny)[:, None]
             u[row, :, position, j + 1 :] = -scale[:, None] * share
-        return u.reshape(len(index), *shape).movedim(
-            -1, self.class_axis if self.class_axis < 0 else self.class_axis + 1
-        )
+        return self._classes_back(u.reshape(len(index), *shape))
+
+    def _classes_back(self, stacked: Tensor) -> Tensor:
+        """(samples, N, ..., C) with the classes where they are in the outputs."""
+        return stacked.movedim(-1, self.class_axis if self.class_axis < 0 else self.class_axis + 1)
 
     def weigh(self, outputs: Tensor, tangents: Tensor) -> Tensor:
         """p * (t - <p, t>), with t counted from its value at the likeliest class: no cancellation when p is near 1."""
@@ -122,20 +124,15 @@ class Classification(Likelihood):
         return self.loss_gradient(outputs, labels).neg_()
 
     def loss_gradient(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """p - onehot(y), with 1 - p_y as the sum of the other probabilities: accurate when p_y is near 1.
-
-        Two passes over the probabilities, and nothing else of their size in memory.
-        """
+        """p - onehot(y), with 1 - p_y as the sum of the other probabilities: accurate when p_y is near 1. Two passes."""
         require_classes(outputs, self.class_axis)
         logits = outputs.detach().movedim(self.class_axis, -1)
         places, counts = label_places(labels, logits, self.ignore_index)
         p = logits.softmax(-1)[None]
-        others = p if len(labels) == 1 else p.repeat(len(labels), *[1] * logits.ndim)
-        others.scatter_(-1, places, 0.0)
+        others = (p if len(labels) == 1 else p.repeat(len(labels), *[1] * logits.ndim)).scatter_(-1, places, 0.0)
         others.scatter_(-1, places, -others.sum(-1, keepdim=True))
-        if not counts.all():
-            others.masked_fill_(~counts, 0.0)
-        return others.movedim(-1, self.class_axis if self.class_axis < 0 else self.class_axis + 1)
+        others = others if counts.all() else others.masked_fill_(~counts, 0.0)
+        return self._classes_back(others)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy, zero where the label is to be ignored."""
@@ -332,9 +329,7 @@ def likelihood_of(likelihood: str | Likelihood) -> Likelihood:
             "the likelihood, or take FIM_Empirical, GradientCovariance, GGN or Hessian."
         )
     if likelihood not in _BY_NAME:
-        raise InputError(
-            f"Unknown likelihood {likelihood!r}; known are: {', '.join(_BY_NAME)}, or a Likelihood instance."
-        )
+        raise InputError(f"Unknown likelihood {likelihood!r}; known are: {', '.join(_BY_NAME)}, or a Likelihood.")
     return _BY_NAME[likelihood]()
 
 
