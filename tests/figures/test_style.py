@@ -10,7 +10,18 @@ from matplotlib.colors import to_rgb
 
 from tangentlab.experiments import Curves
 from tangentlab.figures.lint import complaints
-from tangentlab.figures.style import PALETTE, band, heatmap, label, legend_below, legend_beside, panels, quantity
+from tangentlab.figures.style import (
+    PALETTE,
+    band,
+    heatmap,
+    house_style,
+    label,
+    legend_below,
+    legend_beside,
+    panels,
+    quantity,
+    step_axis,
+)
 from tangentlab.figures.svg import inline, to_png, to_svg
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
@@ -169,3 +180,14 @@ def test_an_svg_that_could_act_is_shown_as_an_image_where_nothing_runs(attack: s
 
 def test_a_unit_stands_in_brackets():
     assert quantity("time", "s") == "time [s]" and quantity("cosine") == "cosine"
+
+
+@pytest.mark.parametrize(("last", "first"), [(2_000, 50), (2_000, 5), (100_000, 5), (500, 5)])
+def test_the_numbers_of_a_step_axis_stand_apart(last: int, first: int):
+    with house_style():
+        figure, axes = panels(3)
+        step_axis(axes[0, 0], last, first)
+        figure.draw_without_rendering()
+    boxes = [tick.get_window_extent() for tick in axes[0, 0].get_xticklabels()]
+    gaps = [right.x0 - left.x1 for left, right in itertools.pairwise(boxes)]
+    assert gaps and min(gaps) > boxes[0].width, "a digit fits between two numbers"

@@ -142,7 +142,7 @@ def legend_outside(figure: Figure, axes: Axes, columns: int = 2, *, above: bool 
 def step_axis(axes: Axes, last: float, first: float = 5.0) -> None:
     """Training steps on a logarithmic axis that also shows step 0."""
     axes.set_xscale("symlog", linthresh=first, linscale=0.4)
-    ticks = [0, *(10**power for power in range(1, 7) if 10**power <= last * 1.05)]
+    ticks = [0, *(10**power for power in range(1, 7) if first <= 10**power <= last * 1.05)]
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.set_xlim(-0.05 * first, max(last, 2 * first) * 1.1)
     axes.minorticks_off()
