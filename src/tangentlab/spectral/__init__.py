@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from tangentlab.spectral.network_fourier import network_transform as network_transform
     from tangentlab.spectral.partition import Frame as Frame
     from tangentlab.spectral.partition import Partition as Partition
+    from tangentlab.spectral.paths import Path as Path
+    from tangentlab.spectral.paths import connecting_path as connecting_path
     from tangentlab.spectral.patterns import Region as Region
     from tangentlab.spectral.patterns import activation_pattern as activation_pattern
     from tangentlab.spectral.patterns import region_affine as region_affine
