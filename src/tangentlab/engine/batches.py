@@ -173,6 +173,15 @@ def targets_of(batch: Any) -> Tensor:
     raise InputError("This needs targets: batches must be (inputs, targets, ...) or a dict with 'labels'.")
 
 
+def labels_in(batch: Any) -> Tensor | None:
+    """The targets of a batch, if it has some with an axis of examples."""
+    try:
+        found = targets_of(batch)
+    except InputError:
+        return None
+    return found if isinstance(found, Tensor) and found.ndim > 0 else None
+
+
 def with_parts(batch: Any, change: Callable[[Part], Any]) -> Any:
     """The batch with every tensor and packed sequence replaced, in a container of its own kind; itself if nothing changes."""
     if isinstance(batch, Part):

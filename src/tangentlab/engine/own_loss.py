@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tangentlab.engine.batches import Batches, common_length, plain_batch, take_examples, targets_of
+from tangentlab.engine.batches import Batches, common_length, labels_in, plain_batch, take_examples
 from tangentlab.engine.feeding import Forward, call_by_name
 from tangentlab.engine.graph import reaches
 from tangentlab.engine.likelihood import OWN, Likelihood, likelihood_of, loss_of
@@ -51,7 +51,7 @@ class _Form:
 
     def is_of(self, network: Network, output: Any, batch: Any) -> bool:
         """Whether the loss in the output of a batch is this mean over its logits, by value and by gradient in all logits."""
-        loss, logits, labels = _loss_in(output, network.model), _logits_in(output), _labels_in(batch)
+        loss, logits, labels = _loss_in(output, network.model), _logits_in(output), labels_in(batch)
         if logits is None or labels is None or logits.grad_fn is None or loss.numel() != 1:
             return False
         if not loss.requires_grad or reaches(loss, network.parameters().values(), beyond=logits.grad_fn):
@@ -201,7 +201,7 @@ class _OneByOne:
 
 def _one_example(batch: Any) -> Any:
     """The example with the most labels that count, or the batch itself where it cannot be cut."""
-    labels, count = _labels_in(batch), common_length(batch)
+    labels, count = labels_in(batch), common_length(batch)
     if labels is None or count is None:
         return batch
     return take_examples(batch, [int((labels != IGNORED).reshape(count, -1).sum(1).argmax())])
@@ -235,11 +235,3 @@ def _logits_in(output: Any) -> Tensor | None:
         return main_tensor(output)
     except InputError:
         return None
-
-
-def _labels_in(batch: Any) -> Tensor | None:
-    try:
-        found = targets_of(batch)
-    except InputError:
-        return None
-    return found if isinstance(found, Tensor) and found.ndim > 0 else None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from tangentlab.engine.batches import Batches, common_length, is_batch, plain_batch, take_examples, targets_of
+from tangentlab.engine.batches import Batches, common_length, is_batch, labels_in, plain_batch, take_examples
 from tangentlab.engine.feeding import moved
 from tangentlab.engine.likelihood import Likelihood
 from tangentlab.engine.network import Network, Options
@@ -55,7 +55,7 @@ class Probe:
             raise InputError(f"The probe {name!r} must have its examples on the first axis of all its tensors.")
         order = torch.randperm(count, generator=generator)[:largest].tolist()
         batch = take_examples(whole, order)
-        return cls(name, batch, len(order), _labels(batch))
+        return cls(name, batch, len(order), labels_in(batch))
 
     def part(self, examples: int, device: torch.device) -> Any:
         """The first examples, where the model is."""
@@ -100,14 +100,6 @@ def _joined(batches: Batches, largest: int) -> Any:
         ) from None
 
 
-def _labels(batch: Any) -> Tensor | None:
-    try:
-        found = targets_of(batch)
-    except InputError:
-        return None
-    return found if isinstance(found, Tensor) and found.ndim > 0 else None
-
-
 @dataclass
 class View:
     """One probe at one moment of training; kernels are computed when they are first asked for.
@@ -139,7 +131,7 @@ class View:
     @classmethod
     def of(cls, model: nn.Module, batch: Any, name: str = "probe") -> View:
         """All outputs of all examples of a batch, to take measures without a recorder: `spectrum(View.of(model, (x, y)))`."""
-        options, labels = Options(progress=False), _labels(batch)
+        options, labels = Options(progress=False), labels_in(batch)
         shape = Network.of(model, **options).values(batch).shape[1:]
         like = None if labels is None else guessed([labels], shape)
         return cls(name, model, options, batch, list(range(shape.numel())), 0, torch.Generator(), likelihood=like)
@@ -179,7 +171,7 @@ class View:
     @property
     def labels(self) -> Tensor | None:
         """Targets of the examples, None where there are none."""
-        return _labels(self.batch)
+        return labels_in(self.batch)
 
     @cached_property
     def targets(self) -> Tensor | None:
