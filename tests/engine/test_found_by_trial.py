@@ -237,3 +237,139 @@ def test_a_linearized_network_refuses_reentrant_checkpoints() -> None:
 
     with pytest.raises(ModelError, match="use_reentrant=False"):
         linearize(Checkpointed())(torch.randn(4, 3))
+
+
+class ListedBehindASmallWeight(nn.Module):
+    """All gradients are small beside the cotangents, and that of the scale is not the largest of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.scale = nn.Embedding(4, 1), nn.Parameter(torch.tensor([1.5]))
+        self.own = [self.scale]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return 0.05 * self.table(tokens) * self.own[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_linearized_network_in_half_precision_has_no_parameter_left_out(seed: int) -> None:
+    torch.manual_seed(seed)
+    model, tokens = ListedBehindASmallWeight().to(torch.bfloat16), torch.randint(4, (5, 4))
+    linear, v = linearize(model), torch.randn(5).to(torch.bfloat16)
+    with torch.no_grad():
+        for part, value in zip(linear.displacements().values(), v.split([1, 4]), strict=True):
+            part.copy_(value.reshape(part.shape))
+        found = linear(tokens).double().flatten(1)
+    model.double()
+    truth = model(tokens).detach().flatten(1) + (dense_jacobian(model, tokens) @ v.double()).t()
+    assert relative_error(found, truth) < 0.05
+
+
+class HalvedBackwards(nn.Module):
+    """A hook halves the gradient on its way back, which forward mode does not see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(32, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        if y.requires_grad:
+            y.register_hook(lambda grad: 0.5 * grad)
+        return self.head(y.tanh())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_products_in_half_precision_are_those_of_the_gradients_that_autograd_has(seed: int) -> None:
+    torch.manual_seed(seed)
+    model, x = HalvedBackwards().to(torch.bfloat16), torch.randn(8, 32).to(torch.bfloat16)
+    jacobian = tl.Jacobian(model, x, tl.PushForwardImplicit)
+    v = torch.randn(jacobian.layout.numel).to(torch.bfloat16)
+    found = (jacobian @ tl.PVector(jacobian.layout, v)).data.double()
+    truth = dense_jacobian(model.double(), x.double()) @ v.double()
+    assert relative_error(found, truth) < 0.05
+
+
+class Pairwise(nn.Module):
+    """An example counts by its distance from the others, which have no gradient where their unit is dead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unit, self.head = nn.Linear(1, 1), nn.Linear(1, 1)
+        nn.init.ones_(self.unit.weight)
+        nn.init.zeros_(self.unit.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.unit(x).relu()
+        return self.head(h * (h - h.t()).square().sum(1, keepdim=True).tanh())
+
+
+def test_mixing_that_a_dead_unit_hides_in_the_first_of_two_small_batches_is_seen_in_the_second() -> None:
+    batches = [(torch.tensor([[0.7], [-1.0]]).double(),), (torch.tensor([[0.7], [0.4]]).double(),)]
+    model = Pairwise().double()
+    truth = torch.cat([dense_jacobian(model, x) for (x,) in batches], 1)
+    assert relative_error(tl.Jacobian(model, batches[0]).data, truth[:, :2]) < 1e-12
+    with pytest.raises(ModelError, match="depend on other examples"):
+        tl.Jacobian(model, batches)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_check_allows_for_the_rounding_of_a_part_in_single_precision(seed: int) -> None:
+    class Single(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.head = nn.Linear(1, 1), nn.Linear(1, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.inner(self.inner(x).float().tanh().to(x.dtype)))
+
+    torch.manual_seed(seed)
+    assert tl.check(Single().double(), torch.randn(1, 1).double()).passed
+
+
+def test_check_names_mixing_under_no_grad_too() -> None:
+    class Weakly(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self[0](x).tanh()
+            return self[1](h + 1e-8 * h.roll(1, 0))
+
+    with torch.no_grad(), pytest.raises(ModelError, match="depend on other examples"):
+        tl.check(Weakly(nn.Linear(3, 3), nn.Linear(3, 1)), torch.randn(5, 3))
+
+
+class PairsUnderANormOfOneFeature(nn.Module):
+    """Two rows per example and a norm over one feature: outputs are constant, gradients some 1e-15 of either sign."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm, self.head = nn.Linear(1, 1), nn.LayerNorm(1, bias=False), nn.Linear(1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.head(nn.functional.softplus(self.layer(torch.stack([x, x.cos()]))).prod(0)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_gradients_that_are_nothing_but_rounding_are_no_dependence_on_other_examples(seed: int) -> None:
+    torch.manual_seed(seed)
+    model, x = PairsUnderANormOfOneFeature().double(), torch.randn(8, 1, dtype=torch.float64)
+    assert float(tl.Jacobian(model, x).data.abs().max()) < 1e-11
+
+
+class TransposedNorm(nn.Module):
+    """Derivatives inside the forward, behind an instance norm whose gradients torch has wrong for one example alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer, self.head = nn.InstanceNorm2d(3, affine=True), nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x).flatten(2).transpose(1, 2)
+        start = x.detach().clone().requires_grad_()
+        energy = (self.layer(start) - x).square().sum()
+        moved = start - 0.1 * torch.autograd.grad(energy, start, create_graph=True)[0]
+        return self.head(self.layer(moved)).mean(1)
+
+
+def test_wrong_gradients_of_torch_for_one_example_alone_are_no_dependence_on_the_others() -> None:
+    model, x = TransposedNorm().double(), torch.randn(3, 3, 4, 2, dtype=torch.float64)
+    assert relative_error(tl.Jacobian(model, x).data, dense_jacobian(model, x)) < 1e-12

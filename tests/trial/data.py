@@ -90,6 +90,8 @@ def make(choices: Choices, blueprint: Blueprint) -> Data:
     generator = torch.Generator().manual_seed(o.number("data seed", 0, 2**16))
     dtype, likelihood = blueprint.dtype, blueprint.likelihood
     memory = o.pick("memory", MEMORY, [20, 2, 1])
+    if memory == "strided" and form in LOADED:  # a loader puts its examples together anew
+        memory = "plain"
     batches = []
     for size in sizes:
         if blueprint.tokens:

@@ -29,7 +29,7 @@ from tangentlab.engine.capture import Route, gradients, one_at_a_time, structure
 from tangentlab.engine.graph import coarsest_type
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import common_dtype
-from tangentlab.engine.network import Network, require_finite
+from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.snapshot import untouched
 from tangentlab.layers.contractions import sum_of_cotangents
 from tangentlab.temporary import changed
@@ -201,12 +201,13 @@ def own_noise(
 ) -> Gradients:
     """By how much the gradients of two parts of the cotangent miss the whole: rounding of plain autograd itself.
 
-    Never less than the precision of `magnitude`, for sums that happen to have no rounding at all.
+    Never less than the precision of `magnitude` in the coarsest type on the way, for sums that happen to have no rounding.
     """
     part = cotangent * random_weights(cotangent.shape, cotangent, draw)
     one = plain_gradient(outputs, parameters, part)
     other = plain_gradient(outputs, parameters, cotangent - part)
-    least = {name: torch.finfo(gradient.dtype).eps * magnitude for name, gradient in truth.items()}
+    coarsest = torch.finfo(coarsest_type(outputs)).eps
+    least = {name: max(torch.finfo(gradient.dtype).eps, coarsest) * magnitude for name, gradient in truth.items()}
     return {name: (one[name] + other[name] - truth[name]).abs() + least[name] for name in parameters}
 
 
@@ -220,19 +221,22 @@ def examples_depend_on_each_other(
 ) -> bool:
     """Whether an example alone has other outputs or gradients than in its batch; False where it cannot run alone.
 
-    Looks at up to 32 examples. Cost: a plain gradient, and two more for each of them, one through the whole batch.
+    Looks at up to 32 examples, each beside itself: torch's own gradients of one example are wrong at times (an instance norm
+    whose output is transposed). Gradients that are nothing but rounding of cotangents of order one count as none. Cost: a
+    plain gradient, and two more for each of them, one through the whole batch.
     """
     if common_length(batch) != outputs.shape[0]:
         return False
     parameters = network.parameters()
     cotangent = random_weights(outputs.shape, outputs)
     largest = largest_of_all(plain_gradient(outputs, parameters, cotangent))
+    largest = max(largest, torch.finfo(outputs.dtype).eps ** -0.25)
     step = -(-outputs.shape[0] // _SOME)
     rounding = torch.finfo(coarsest_type(outputs)).eps * outputs.detach().abs().amax(0)
     for n in range(0, outputs.shape[0], step):
         try:
-            with untouched(network.model):
-                alone = network(take_examples(batch, [n]))
+            with grad_mode(), untouched(network.model):
+                alone = network(take_examples(batch, [n] if len(outputs) == 1 else [n, n]))[:1]
                 own = plain_gradient(alone, parameters, cotangent[n : n + 1])
         except Exception:  # whatever the model says about one example: its batch is all there is
             return False

@@ -13,8 +13,10 @@ every parameter had a gradient there; a plain chain of torch's own layers is kno
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -131,12 +133,17 @@ class Linearization:
         half = self.outputs.dtype.itemsize == 2
         if half and method == self._forward_mode and self._reads_parameters_elsewhere():
             return False
-        draws = range(_DRAWS_IN_HALF_PRECISION if half else 1)
-        reached = set.intersection(*(self._agreement(method, draw) for draw in draws))
-        if reached == {*self.network.layout.names}:
+        gaps = [self._gap(method, draw) for draw in range(DRAWS_IN_HALF_PRECISION if half else 1)]
+        error, allowed = (root_mean_square([getattr(gap, what) for gap in gaps]) for what in ("error", "gradient"))
+        allowed *= torch.finfo(self.outputs.dtype).eps ** 0.5
+        if error > allowed:
+            allowed += OWN_NOISE * root_mean_square([gap.noise() for gap in gaps])
+        if not error <= allowed:
+            return False
+        if set.intersection(*(gap.reached for gap in gaps)) == {*self.network.layout.names}:
             self.trusted.add(self.rung)
         self._proved.add(self.rung)
-        return bool(reached)
+        return True
 
     def _reads_parameters_elsewhere(self) -> bool:
         """Whether the forward takes a parameter from a place of its own, where no tangent can be put beside it."""
@@ -146,11 +153,8 @@ class Linearization:
             outputs = Caller(self.network).call(values, self.batch)
         return reaches(outputs, own.values())
 
-    def _agreement(self, method: Callable[[Tensor], Tensor], draw: int) -> set[str]:
-        """Parameters with a gradient in <u, J v> = <J^T u, v>, for random u and v; none if it does not hold up to rounding.
-
-        Where the sides differ, each is taken once more in two parts: by how much these miss the whole is rounding.
-        """
+    def _gap(self, method: Callable[[Tensor], Tensor], draw: int) -> _Gap:
+        """By how much <u, J v> = <J^T u, v> is missed for random u and v. Both sides are about as large as J^T u is long."""
         outputs = self.outputs
         generator = torch.Generator(outputs.device).manual_seed(draw)
         layout, parameter = self.network.layout, next(iter(self.network.parameters().values()))
@@ -161,23 +165,15 @@ class Linearization:
             with untouched(self.network.model):  # the product that follows starts from the same attributes
                 return method(tangent).detach()
 
-        def own_noise(linear: Callable[[Tensor], Tensor], vector: Tensor, whole: Tensor) -> Tensor:
+        def missed(linear: Callable[[Tensor], Tensor], vector: Tensor, whole: Tensor) -> float:
             part = vector * random_weights(vector.shape, vector)
-            return (linear(part) + linear(vector - part) - whole).norm()
+            return float((linear(part) + linear(vector - part) - whole).norm())
 
         pushed, pulled = image(v), self.vjp(u)
-        scale = float(u.norm() * pushed.norm() + pulled.norm() * v.norm())
-        eps = torch.finfo(outputs.dtype).eps
-        tolerance = 8 * eps * scale
-        if eps < 1e-6:
-            tolerance = eps**0.5 * scale + eps**0.75 * float(u.norm() * v.norm())
-        error = abs(float((u * pushed).sum()) - float((pulled * v).sum()))
-        if error > tolerance:
-            rounding = u.norm() * own_noise(image, v, pushed) + v.norm() * own_noise(self.vjp, u, pulled)
-            tolerance += OWN_NOISE * float(rounding)
-        if not error <= tolerance:
-            return set()
-        return {name for name, part in layout.unflatten(pulled).items() if part.any() or not part.numel()} or {""}
+        error = float((u.double() * pushed.double()).sum() - (pulled.double() * v.double()).sum())
+        reached = {name for name, part in layout.unflatten(pulled).items() if part.any() or not part.numel()}
+        noise = lambda: missed(image, v, pushed) + missed(self.vjp, u, pulled)  # noqa: E731
+        return _Gap(error, float(pulled.double().norm()), reached, noise)
 
     def _tangents(self, flat: Tensor) -> dict[str, Tensor]:
         """The pieces of a flat vector, each in its parameter's type."""
@@ -226,5 +222,21 @@ class Linearization:
         return result.reshape(outputs.shape)
 
 
-_DRAWS_IN_HALF_PRECISION = 4
-"""Random pairs that have to agree where rounding is as large as what a rung may miss."""
+
+@dataclass(frozen=True)
+class _Gap:
+    """The difference of both sides of <u, J v> = <J^T u, v>, the length of J^T u, the parameters with a gradient in it, and
+    by how much each side misses itself when it is taken in two parts, which is rounding."""
+
+    error: float
+    gradient: float
+    reached: set[str]
+    noise: Callable[[], float]
+
+
+def root_mean_square(numbers: list[float]) -> float:
+    return math.sqrt(sum(number**2 for number in numbers) / len(numbers))
+
+
+DRAWS_IN_HALF_PRECISION = 8
+"""Random pairs whose gaps are put together where rounding is nearly as large as what a rung may miss."""

@@ -116,7 +116,7 @@ class Router:
             unproved |= {group: _UNPROVED.format(name) for group, name in verdict.failed.items()}
             verdict = proof(self.network, captured.outputs, [route for route in routes if route.group not in unproved])
         half = captured.outputs.dtype.itemsize == 2  # where a softmax over the examples may be exactly 0 and 1
-        return Settled(axes, unproved, verdict.complete and not half and self._last_are_alike(captured, batch))
+        return Settled(axes, unproved, verdict.complete and not half and self._parts_are_alike(captured, batch))
 
     def _proof_of_a_part(
         self, captured: Captured, routes: list[Route], axes: list[int | None], facts: GraphFacts
@@ -237,17 +237,19 @@ class Router:
             raise ModelError(MIXED)
         return other
 
-    def _last_are_alike(self, captured: Captured, batch: Any) -> bool:
-        """Whether the last two examples alone have the outputs that they have in the batch.
+    def _parts_are_alike(self, captured: Captured, batch: Any) -> bool:
+        """Whether the last two examples alone, or each of two, have the outputs that they have in the batch.
 
-        Where they have not, something in the batch decides about all: the first example, or a matrix beside the inputs.
+        Where they have not, something in the batch decides about all: the first example, or a matrix beside the inputs. A
+        proof says nothing about the next batch then.
         """
-        if captured.examples < 3 or common_length(batch) != captured.examples or is_plain_chain(self.network, batch):
+        if captured.examples < 2 or common_length(batch) != captured.examples or is_plain_chain(self.network, batch):
             return True
+        parts = [[-2, -1]] if captured.examples > 2 else [[0], [1]]
         try:
             with same_random_state(), untouched(self.network.model):
-                return _alike(captured.outputs[-2:], self.network(take_examples(batch, [-2, -1])))
-        except Exception:  # whatever the model says about two examples
+                return all(_alike(captured.outputs[part], self.network(take_examples(batch, part))) for part in parts)
+        except Exception:  # whatever the model says about this number of examples
             return True
 
 

@@ -14,7 +14,7 @@ from tests.trial.choices import Choices, NoSuchCase
 from tests.trial.operations.base import Work, has_targets, operation, random_vector
 from tests.trial.operations.second_derivatives import dense_hessian
 from tests.trial.scene import Scene
-from tests.trial.truth import Truth, fisher_of_outputs, hessian_of_loss, losses, scores
+from tests.trial.truth import Truth, fisher_of_outputs, hessian_of_loss, losses, scores, second_derivatives
 
 ALL, DIAGONAL, BLOCKS, TRACE = "all", "diagonal", "blocks", "trace"
 REPRESENTATIONS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -196,7 +196,8 @@ def gauss_newton(o: Choices, scene: Scene) -> Work:
         loss = (lambda f, y: losses(name, f, y)) if own else name
         return tl.GGN(scene.model, scene.data.give(), kind, loss, **scene.options())
 
-    work = matrix_work(o, scene, build, lambda truth: truth.weighted(hessian_of_loss(name, truth.outputs)))
+    second = second_derivatives if own else hessian_of_loss
+    work = matrix_work(o, scene, build, lambda truth: truth.weighted(second(name, truth.outputs, truth.targets)))
     work.undefined = "the matrix is zero" if name == "log_softmax" and not own else ""
     return work
 

@@ -19,11 +19,11 @@ HUGE = 1e26
 
 
 def one_step(scene: Scene) -> bool:
-    """Whether the scene is a plain training step on one batch with targets."""
-    plain = scene.place in ("nowhere", "default double") and scene.function == "none" and scene.selection == "all"
+    """Whether the scene is a training step on one batch, in whatever form its data came."""
+    plain = scene.place not in ("no_grad", "inference mode") and scene.function == "none" and scene.selection == "all"
     hooked = any(p._backward_hooks for p in scene.model.parameters())  # what is in .grad would be no gradient
     learns = bool(scene.truth.rows.any())  # else torch itself refuses loss.backward()
-    return plain and learns and not hooked and scene.data.form in ("tuple", "list")
+    return plain and learns and not hooked and len(scene.data.batches) == 1
 
 
 def backward(scene: Scene) -> None:
