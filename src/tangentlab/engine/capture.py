@@ -11,7 +11,7 @@ from one backward pass to the calls, or by the exact fallback for the stated rea
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -269,11 +269,19 @@ def structured_factors(
         cotangents: (K, N, ...).
         dtype: one type for all layers, so that what is made of them can be put together.
     """
-    uses = {id(use.call): use for route in routes for use in route.uses}
-    grads = output_gradients(outputs, [use.call for use in uses.values()], cotangents)
-    by_call = dict(zip(uses, grads, strict=True))
+    return factors_of(routes, call_gradients(outputs, routes, cotangents), dtype)
+
+
+def call_gradients(outputs: Tensor, routes: Sequence[Route], cotangents: Tensor) -> dict[int, Tensor]:
+    """Output-gradients (K, ...) at the calls that the routes use, by the `id` of the call."""
+    calls = {id(use.call): use.call for route in routes for use in route.uses}
+    return dict(zip(calls, output_gradients(outputs, list(calls.values()), cotangents), strict=True))
+
+
+def factors_of(routes: Sequence[Route], grads: Mapping[int, Tensor], dtype: torch.dtype) -> dict[Group, OuterSum]:
+    """What `structured_factors` gives, from the output-gradients at the calls."""
     return {
-        route.group: concatenate([use.outer(by_call[id(use.call)], dtype) for use in route.uses])
+        route.group: concatenate([use.outer(grads[id(use.call)], dtype) for use in route.uses])
         for route in routes
         if route.uses
     }
