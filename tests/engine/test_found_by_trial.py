@@ -373,3 +373,48 @@ class TransposedNorm(nn.Module):
 def test_wrong_gradients_of_torch_for_one_example_alone_are_no_dependence_on_the_others() -> None:
     model, x = TransposedNorm().double(), torch.randn(3, 3, 4, 2, dtype=torch.float64)
     assert relative_error(tl.Jacobian(model, x).data, dense_jacobian(model, x)) < 1e-12
+
+
+class CastAtTheEnd(nn.Module):
+    """Outputs of another type than the parameters, as language models give their logits in single precision."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inner, self.scale, self.head, self.dtype = nn.Linear(3, 4), nn.Parameter(torch.ones(4)), nn.Linear(4, 2), dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.inner(x).tanh() * self.scale).to(self.dtype)
+
+
+@pytest.mark.parametrize(
+    ("own", "given"), [(torch.float64, torch.float32), (torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)]
+)
+def test_outputs_of_another_type_than_the_parameters_are_checked_and_linearized(
+    own: torch.dtype, given: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    model, x = CastAtTheEnd(given).to(own), torch.randn(5, 3).to(own)
+    assert tl.check(model, x, tolerance=1e-6 if given == torch.float32 else 0.1).passed
+    assert torch.equal(linearize(model)(x), model(x))
+
+
+class SaturatedAttention(nn.Module):
+    """Examples attend to each other; where they are far apart the softmax is 1 for the own one and 1e-9 for the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(2, 2), nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.layer(x)
+        return self.head((h @ h.t()).softmax(1) @ h)
+
+
+def test_mixing_that_a_saturated_softmax_hides_in_the_first_batch_is_seen_in_the_next() -> None:
+    model = SaturatedAttention().double()
+    nn.init.eye_(model.layer.weight)
+    nn.init.zeros_(model.layer.bias)
+    far = torch.tensor([[7.0, 0.0], [-3.5, 6.0], [-3.5, -6.0]]).double()
+    assert relative_error(tl.Jacobian(model, far).data, dense_jacobian(model, far)) < 1e-8  # nothing to be seen in it
+    with pytest.raises(ModelError, match="depend on other examples"):
+        tl.Jacobian(model, [(far,), (0.1 * far,)])

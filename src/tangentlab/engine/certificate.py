@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.engine.batches import common_length, take_examples
-from tangentlab.engine.capture import Route, gradients, one_at_a_time, structured_factors
+from tangentlab.engine.capture import Route, RouteUse, call_gradients, factors_of, gradients
 from tangentlab.engine.graph import coarsest_type
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import common_dtype
@@ -114,7 +114,9 @@ class Proof:
 
     Attributes:
         failed: the groups whose closed form is not what plain autograd says, each with the parameter that shows it.
-        complete: whether every group that is used had a gradient; zeros prove nothing about the next batch.
+        complete: whether it speaks for other batches of this shape: every example had a gradient at every layer, and the
+            gradient of no example, however small, arrived at another. A saturated softmax over the examples, or a unit that
+            is dead for some of them, may hide in one batch what shows in the next.
     """
 
     failed: dict[Group, str]
@@ -124,14 +126,14 @@ class Proof:
 def proof(network: Network, outputs: Tensor, routes: Sequence[Route]) -> Proof:
     """Compare all closed forms with plain autograd.
 
-    Cost: a backward pass to the layers for one or two cotangents, and one plain gradient.
+    Cost: a backward pass to the layers for two cotangents, and one plain gradient.
     """
     claimed = [route for route in routes if route.structured]
     if not claimed:
         return Proof({}, True)
     own = network.parameters()
     parameters = {name: own[name] for route in claimed for name in route.group.names}
-    found, combined = _combined_rows(network, outputs, claimed, parameters)
+    found, combined, grads = _combined_rows(network, outputs, claimed, parameters)
     truth = plain_gradient(outputs, parameters, combined)
     for name, gradient in truth.items():
         require_finite(gradient, f"The gradients of {name}")
@@ -140,7 +142,25 @@ def proof(network: Network, outputs: Tensor, routes: Sequence[Route]) -> Proof:
         wrong = _beyond_rounding(network, outputs, claimed, wrong, largest_of_all(truth))
     failed = {route.group: name for route in claimed for name in route.group.names if name in wrong}
     used = [name for route in claimed if route.uses for name in route.group.names]
-    return Proof(failed, all(not truth[name].numel() or bool(_largest(truth[name]) > 0) for name in used))
+    complete = all(not truth[name].numel() or bool(_largest(truth[name]) > 0) for name in used)
+    uses = [use for route in claimed for use in route.uses]
+    return Proof(failed, complete and all(_keep_apart(use, grads[id(use.call)]) for use in uses))
+
+
+def _keep_apart(use: RouteUse, grads: Tensor) -> bool:
+    """Whether output-gradients (2, ...) of two sets of examples are there for all of the own and for none of the others."""
+    if use.axis < 0 or grads.shape[use.axis + 1] == 1:
+        return True
+    examples = grads.movedim(use.axis + 1, 1)
+    there = examples.reshape(*examples.shape[:2], -1).ne(0).any(2)
+    return bool((there == _set_of(examples.shape[1], 0, grads.device)).all())
+
+
+def _set_of(examples: int, draw: int, device: torch.device) -> Tensor:
+    """(2, N): whether an example is in the first and whether it is in the second of two sets, drawn at random."""
+    generator = torch.Generator(device).manual_seed(examples + 104729 * draw)
+    order = torch.randperm(examples, generator=generator, device=device)
+    return torch.stack([order < (examples + 1) // 2, order >= (examples + 1) // 2])
 
 
 def _beyond_rounding(
@@ -155,7 +175,7 @@ def _beyond_rounding(
     some = {name: parameters[name] for name in suspects}
     errors, allowed = dict.fromkeys(suspects, 0.0), dict.fromkeys(suspects, 0.0)
     for draw in range(1, _PROBES + 1):
-        found, combined = _combined_rows(network, outputs, routes, parameters, draw)
+        found, combined, _ = _combined_rows(network, outputs, routes, parameters, draw)
         truth = plain_gradient(outputs, some, combined)
         noise = own_noise(outputs, some, combined, truth, largest / OWN_NOISE)
         for name in suspects:
@@ -166,12 +186,16 @@ def _beyond_rounding(
 
 def _combined_rows(
     network: Network, outputs: Tensor, routes: list[Route], parameters: Mapping[str, nn.Parameter], draw: int = 0
-) -> tuple[Gradients, Tensor]:
-    """sum_kn w_kn J_n^T r_kn by name, and s (N, ...). Two cotangents where several are backpropagated at once."""
-    at_once = outputs[0].numel() > 1 and not one_at_a_time([use.call for route in routes for use in route.uses])
-    count = 2 if at_once else 1
-    cotangents = random_weights((count, *outputs.shape), outputs, draw)
-    factors = structured_factors(outputs, routes, cotangents, common_dtype(network.parameters().values()))
+) -> tuple[Gradients, Tensor, dict[int, Tensor]]:
+    """sum_kn w_kn J_n^T r_kn by name, s (N, ...), and the output-gradients at the calls.
+
+    Two cotangents, as a call may ask for several at once, each of one half of the examples.
+    """
+    count = min(2, len(outputs))
+    sets = _set_of(len(outputs), draw, outputs.device)[:count].reshape(count, -1, *[1] * (outputs.ndim - 1))
+    cotangents = random_weights((count, *outputs.shape), outputs, draw) * sets
+    grads = call_gradients(outputs, routes, cotangents)
+    factors = factors_of(routes, grads, common_dtype(network.parameters().values()))
     weights = random_weights((count, outputs.shape[0]), outputs, draw)
     unused = [name for route in routes if not route.uses for name in route.group.names]
     found = {name: torch.zeros_like(parameters[name]) for name in unused}
@@ -179,7 +203,7 @@ def _combined_rows(
         pulled = factor.pull(weights.to(factor.dtype))
         sizes = [parameters[name].numel() for name in group.names]
         found |= dict(zip(group.names, pulled.split(sizes), strict=True))
-    return found, sum_of_cotangents(cotangents.flatten(2), weights).view(outputs.shape)
+    return found, sum_of_cotangents(cotangents.flatten(2), weights).view(outputs.shape), grads
 
 
 def plain_gradient(outputs: Tensor, parameters: Mapping[str, nn.Parameter], cotangent: Tensor) -> Gradients:
@@ -221,9 +245,9 @@ def examples_depend_on_each_other(
 ) -> bool:
     """Whether an example alone has other outputs or gradients than in its batch; False where it cannot run alone.
 
-    Looks at up to 32 examples, each beside itself: torch's own gradients of one example are wrong at times (an instance norm
-    whose output is transposed). Gradients that are nothing but rounding of cotangents of order one count as none. Cost: a
-    plain gradient, and two more for each of them, one through the whole batch.
+    Looks at up to 32 examples. One that differs is looked at beside itself too, because torch's own gradients of a single
+    example are wrong at times (an instance norm whose output is transposed). Gradients that are nothing but rounding of
+    cotangents of order one count as none. Cost: a plain gradient, and two more for each of them, one through the whole batch.
     """
     if common_length(batch) != outputs.shape[0]:
         return False
@@ -231,25 +255,31 @@ def examples_depend_on_each_other(
     cotangent = random_weights(outputs.shape, outputs)
     largest = largest_of_all(plain_gradient(outputs, parameters, cotangent))
     largest = max(largest, torch.finfo(outputs.dtype).eps ** -0.25)
-    step = -(-outputs.shape[0] // _SOME)
     rounding = torch.finfo(coarsest_type(outputs)).eps * outputs.detach().abs().amax(0)
-    for n in range(0, outputs.shape[0], step):
+
+    def other(n: int, company: list[int]) -> bool | None:
+        """Whether an example is another among `company`, which begins with it; None where these cannot run."""
         try:
             with grad_mode(), untouched(network.model):
-                alone = network(take_examples(batch, [n] if len(outputs) == 1 else [n, n]))[:1]
+                alone = network(take_examples(batch, company))[:1]
                 own = plain_gradient(alone, parameters, cotangent[n : n + 1])
-        except Exception:  # whatever the model says about one example: its batch is all there is
-            return False
-        if alone.shape != outputs[n : n + 1].shape or differs(
-            alone[0].detach(), outputs[n].detach(), rounding, tolerance
-        ):
-            return alone.shape == outputs[n : n + 1].shape
+        except Exception:  # whatever the model says about so few examples: its batch is all there is
+            return None
+        if alone.shape != outputs[n : n + 1].shape:
+            return None
+        if differs(alone[0].detach(), outputs[n].detach(), rounding, tolerance):
+            return True
         mask = torch.zeros_like(cotangent)
         mask[n] = cotangent[n]
         among = plain_gradient(outputs, parameters, mask)
         wrong = {name: parameters[name] for name in parameters if differs(own[name], among[name], tolerance=tolerance)}
-        if wrong:
-            noise = own_noise(outputs, wrong, mask, among, largest)
-            if any(differs(own[name], among[name], noise[name], tolerance) for name in wrong):
-                return True
+        noise = own_noise(outputs, wrong, mask, among, largest) if wrong else {}
+        return any(differs(own[name], among[name], noise[name], tolerance) for name in wrong)
+
+    for n in range(0, outputs.shape[0], -(-outputs.shape[0] // _SOME)):
+        verdict = other(n, [n])
+        if verdict is None:
+            return False
+        if verdict and other(n, [n, n]) is not False:
+            return True
     return False

@@ -178,7 +178,7 @@ class _Comparison:
             some = slice(start, start + step)
             factors = {g: factor for g, factor in self.sweep.factors(self.cotangents[some]).items() if factor.numel}
             for group, factor in factors.items():
-                pulled = factor.pull(self.weights[some])
+                pulled = factor.pull(self.weights[some].to(factor.dtype))
                 self.combined[group] = self.combined[group] + pulled if group in self.combined else pulled
             yield from ((n, some, factors) for n in examples)
 

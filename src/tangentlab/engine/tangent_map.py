@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 
 from tangentlab.engine.certificate import OWN_NOISE, random_weights
 from tangentlab.engine.forward_mode import DRAWS_IN_HALF_PRECISION, plain_kernels, root_mean_square
-from tangentlab.engine.graph import NO_DEPENDENCE, reaches
+from tangentlab.engine.graph import NO_DEPENDENCE, coarsest_type, reaches
 from tangentlab.errors import ModelError, TangentlabError
 
 Tensors = dict[str, Tensor]
@@ -91,7 +91,7 @@ class TangentMap:
             leaves, outputs = own()
             if not reaches(outputs, leaves.values()):
                 raise ModelError(NO_DEPENDENCE)
-            draws = range(DRAWS_IN_HALF_PRECISION if outputs.dtype.itemsize == 2 else 1)
+            draws = range(DRAWS_IN_HALF_PRECISION if coarsest_type(outputs).itemsize == 2 else 1)
             gaps = [self._gap(method, own, values, leaves, outputs, draw) for draw in draws]
         return root_mean_square(gaps) <= 1
 
@@ -103,7 +103,8 @@ class TangentMap:
         What is allowed on top of the precision of J^T u is a bound of rounding; in half precision, where bounds are as large
         as what may be missed, it is the rounding that plain autograd has.
         """
-        half, eps = outputs.dtype.itemsize == 2, torch.finfo(outputs.dtype).eps
+        coarsest = coarsest_type(outputs)
+        half, eps = coarsest.itemsize == 2, torch.finfo(coarsest).eps
         generator = torch.Generator(outputs.device).manual_seed(draw)
         u = _random_like(outputs, generator)
         pulled = _gradients(outputs, leaves, u)
