@@ -380,7 +380,12 @@ class CastAtTheEnd(nn.Module):
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
-        self.inner, self.scale, self.head, self.dtype = nn.Linear(3, 4), nn.Parameter(torch.ones(4)), nn.Linear(4, 2), dtype
+        self.inner, self.scale, self.head, self.dtype = (
+            nn.Linear(3, 4),
+            nn.Parameter(torch.ones(4)),
+            nn.Linear(4, 2),
+            dtype,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.inner(x).tanh() * self.scale).to(self.dtype)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.trial.blocks import flow, layers, mixing, routing, sharing, strange
-from tests.trial.blocks.base import BLOCKS, FEATURES, MAPS, MIXES, ODD, STATEFUL, Apply, Shape, Site
+from tests.trial.blocks.base import BLOCKS, FEATURES, MAPS, MIXES, ODD, ROUNDS, STATEFUL, Apply, Shape, Site
 from tests.trial.choices import Choices, NoSuchCase
 
 assert all((flow, layers, mixing, routing, sharing, strange))  # they fill BLOCKS
@@ -72,6 +72,9 @@ def build(choices: Choices) -> Blueprint:
     likelihood = end.pick("likelihood", likelihoods(site.shape))
     if likelihood == "log_softmax":
         blocks.append(nn.LogSoftmax(-1))
+    if end.chance("in single precision", 0.03):  # as language models give their logits
+        blocks.append(Apply(lambda m, x: x.float()))
+        traits |= {ROUNDS}
     model = Stack(blocks, end.pick("returns", ["tensor", "dict", "tuple"], [20, 1, 1]))
     dtype = DTYPES[choices.pick("dtype", list(DTYPES), [40, 6, 2, 1])]
     _prepare(model, dtype, choices)

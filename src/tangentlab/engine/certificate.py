@@ -114,13 +114,15 @@ class Proof:
 
     Attributes:
         failed: the groups whose closed form is not what plain autograd says, each with the parameter that shows it.
-        complete: whether it speaks for other batches of this shape: every example had a gradient at every layer, and the
-            gradient of no example, however small, arrived at another. A saturated softmax over the examples, or a unit that
-            is dead for some of them, may hide in one batch what shows in the next.
+        complete: whether every group that is used had a gradient; zeros prove nothing about the next batch.
+        apart: whether every example had a gradient at every layer, and that of no example, however small, arrived at another.
+            A saturated softmax over the examples, or a unit that is dead for some of them, may hide in one batch what shows
+            in the next.
     """
 
     failed: dict[Group, str]
     complete: bool
+    apart: bool
 
 
 def proof(network: Network, outputs: Tensor, routes: Sequence[Route]) -> Proof:
@@ -130,7 +132,7 @@ def proof(network: Network, outputs: Tensor, routes: Sequence[Route]) -> Proof:
     """
     claimed = [route for route in routes if route.structured]
     if not claimed:
-        return Proof({}, True)
+        return Proof({}, True, True)
     own = network.parameters()
     parameters = {name: own[name] for route in claimed for name in route.group.names}
     found, combined, grads = _combined_rows(network, outputs, claimed, parameters)
@@ -144,7 +146,7 @@ def proof(network: Network, outputs: Tensor, routes: Sequence[Route]) -> Proof:
     used = [name for route in claimed if route.uses for name in route.group.names]
     complete = all(not truth[name].numel() or bool(_largest(truth[name]) > 0) for name in used)
     uses = [use for route in claimed for use in route.uses]
-    return Proof(failed, complete and all(_keep_apart(use, grads[id(use.call)]) for use in uses))
+    return Proof(failed, complete, all(_keep_apart(use, grads[id(use.call)]) for use in uses))
 
 
 def _keep_apart(use: RouteUse, grads: Tensor) -> bool:

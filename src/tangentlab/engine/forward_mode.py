@@ -222,7 +222,6 @@ class Linearization:
         return result.reshape(outputs.shape)
 
 
-
 @dataclass(frozen=True)
 class _Gap:
     """The difference of both sides of <u, J v> = <J^T u, v>, the length of J^T u, the parameters with a gradient in it, and
@@ -235,6 +234,7 @@ class _Gap:
 
 
 def root_mean_square(numbers: list[float]) -> float:
+    """sqrt(mean of squares)."""
     return math.sqrt(sum(number**2 for number in numbers) / len(numbers))
 
 

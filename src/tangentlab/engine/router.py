@@ -9,7 +9,7 @@ one plain gradient (see `certificate`); what is not proved takes the exact fallb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -116,7 +116,8 @@ class Router:
             unproved |= {group: _UNPROVED.format(name) for group, name in verdict.failed.items()}
             verdict = proof(self.network, captured.outputs, [route for route in routes if route.group not in unproved])
         half = captured.outputs.dtype.itemsize == 2  # where a softmax over the examples may be exactly 0 and 1
-        return Settled(axes, unproved, verdict.complete and not half and self._parts_are_alike(captured, batch))
+        speaks = verdict.complete and verdict.apart and not half
+        return Settled(axes, unproved, speaks and self._parts_are_alike(captured, batch))
 
     def _proof_of_a_part(
         self, captured: Captured, routes: list[Route], axes: list[int | None], facts: GraphFacts
@@ -141,7 +142,7 @@ class Router:
             return None
         live = [call for call in part.calls if call.edge.node in own.nodes]
         verdict = proof(self.network, part.outputs, self._proposed(live, axes, own))
-        return verdict if not verdict.failed else None
+        return replace(verdict, apart=True) if not verdict.failed else None
 
     def _proposed(self, live: list[Call], axes: list[int | None], facts: GraphFacts) -> list[Route]:
         parameters = self.network.parameters()

@@ -95,9 +95,7 @@ class TangentMap:
             gaps = [self._gap(method, own, values, leaves, outputs, draw) for draw in draws]
         return root_mean_square(gaps) <= 1
 
-    def _gap(
-        self, method: Any, own: Own, values: Tensors, leaves: Tensors, outputs: Tensor, draw: int
-    ) -> float:
+    def _gap(self, method: Any, own: Own, values: Tensors, leaves: Tensors, outputs: Tensor, draw: int) -> float:
         """|<u, J v> - <J^T u, v>| as a part of what is allowed; infinite where J^T u or v^T H v are wrong.
 
         What is allowed on top of the precision of J^T u is a bound of rounding; in half precision, where bounds are as large
