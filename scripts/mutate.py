@@ -119,11 +119,13 @@ class Laboratory:
         if not quick:
             files = {name.partition("::")[0] for name in near}
             files |= {file for file in self.with_processes() if file.startswith(own)}
-            yield (direct | {name for name in self.seconds if name.partition("::")[0] in files}) - some
+            beside = {name for name in self.seconds if name.partition("::")[0] in files}
+            yield (direct | beside | self.mentioning(mutant.path)) - some
 
     def mentioning(self, path: str) -> set[str]:
-        """Tests in files that name a module of which nothing runs but at import."""
-        module = re.compile(rf"\b{Path(path).stem}\b")
+        """Tests in files that name a module, of which some may run at import only."""
+        stem = Path(path).stem
+        module = re.compile(rf"\b{path[:-3].replace('/', '.')}\b|\bimport .*\b{stem}\b")
         files = {name.partition("::")[0] for name in self.seconds}
         naming = {file for file in files if module.search((self.tree / file).read_text())}
         return {name for name in self.seconds if name.partition("::")[0] in naming}
