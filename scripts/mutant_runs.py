@@ -168,7 +168,7 @@ class Bench(Timed):
 
         def run() -> int:
             for function in self.functions:
-                function.__code__ = codes.get(_name(function.__code__), function.__code__)
+                function.__code__ = codes.get(code_name(function.__code__), function.__code__)
             for item, following in pairwise([*chosen, None]):
                 assert item is not None
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -185,10 +185,10 @@ def exchanged(old: str, new: str, path: Path) -> Codes | None:
     if [_shape(code) for code in before] != [_shape(code) for code in after]:
         return None
     pairs = zip(before, after, strict=True)
-    return {_name(one): two for one, two in pairs if one.co_flags & CO_OPTIMIZED and one != two}
+    return {code_name(one): two for one, two in pairs if one.co_flags & CO_OPTIMIZED and one != two}
 
 
-def _name(code: CodeType) -> CodeName:
+def code_name(code: CodeType) -> CodeName:
     """What tells a code from others of its file, whether it has run or not (which equality does not see through)."""
     return code.co_filename, code.co_qualname, code.co_firstlineno, code.co_code
 

@@ -5,10 +5,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scripts.mutant_figures import equivalents, figures, kind_of, table
+from scripts.mutant_runs import code_name, exchanged
 from scripts.mutants import mutants_in, mutants_of
 from scripts.mutate import PACKAGES
 
@@ -119,6 +121,23 @@ def test_figures_count_what_was_killed_survived_or_was_left_out_by_package():
     assert found["killed"] == "66.7%" and found["survivors"] == [mutants[2].key]
     assert found["packages"] == {"linalg": {"killed": 2, "survived": 1}, "optim": {"same": 1, "performance": 1}}
     assert table(found).splitlines()[-2:] == ["| optim | 0 | 0 | 0 | 1 | 1 |", "| all | 3 | 2 | 1 | 1 | 1 |"]
+
+
+def test_a_function_with_a_fault_takes_the_place_of_one_that_has_run():
+    source, names = "def f(x):\n    return [x + k for k in range(2)]\n", dict[str, Any]()
+    exec(compile(source, "a.py", "exec"), names)
+    assert [names["f"](3) for _ in range(20)][-1] == [3, 4]
+    codes = exchanged(source, source.replace("x + k", "x - k"), Path("a.py"))
+    assert codes is not None
+    names["f"].__code__ = codes[code_name(names["f"].__code__)]
+    assert names["f"](3) == [3, 2]
+
+
+@pytest.mark.parametrize("new", ["1 + 1", "2", "lambda: 1"])
+def test_a_fault_outside_of_functions_is_not_for_an_exchange(new):
+    source = "A = 1\ndef f(x, y=1):\n    return x\nclass B:\n    c = 1\n"
+    for old in ("A = 1", "y=1", "c = 1"):
+        assert exchanged(source, source.replace(old, f"{old[:-1]}{new}"), Path("a.py")) is None
 
 
 @pytest.mark.slow
