@@ -110,17 +110,16 @@ class Laboratory:
         """
         texts = (self.source / mutant.path).read_text().splitlines()
         keys = {f"{mutant.path}:{texts[line - 1].strip()}" for line in range(mutant.lines[0], mutant.lines[1] + 1)}
-        direct = set().union(*(self.tests.get(key, ()) for key in keys))
-        direct = direct or self.of_file.get(mutant.path) or self.mentioning(mutant.path)  # run at import, or new
-        own, some = f"tests/{mutant.path.split('/')[0]}/", _some_variants(direct)
+        naming = self.mentioning(mutant.path)  # which see what a function does that runs at import
+        direct = set().union(*(self.tests.get(key, ()) for key in keys)) or self.of_file.get(mutant.path) or naming
+        own, some = f"tests/{mutant.path.split('/')[0]}/", _some_variants(direct | naming)
         near = {name for name in direct if name.startswith(own)}
         yield some & near
         yield some - near
         if not quick:
             files = {name.partition("::")[0] for name in near}
             files |= {file for file in self.with_processes() if file.startswith(own)}
-            beside = {name for name in self.seconds if name.partition("::")[0] in files}
-            yield (direct | beside | self.mentioning(mutant.path)) - some
+            yield (direct | naming | {name for name in self.seconds if name.partition("::")[0] in files}) - some
 
     def mentioning(self, path: str) -> set[str]:
         """Tests in files that name a module, of which some may run at import only."""

@@ -145,6 +145,7 @@ def test_singular_factors_without_damping_do_not_break_kfac() -> None:
         (lambda: EKFAC(WIDE, layers="decoder.*"), "No trainable parameter matches"),
         (lambda: EKFAC([WIDE]), "needs the torch.nn.Module itself"),
         (lambda: KFAC(WIDE, inverse="cholesky", damping_form="plain"), "use inverse='eigh'"),
+        (lambda: KFAC(WIDE, inverse="svd"), "inverse must be one of 'eigh', 'cholesky'"),
         (lambda: KFAC(WIDE, scale_decay=0.9), "scale_decay has no meaning for 'kfac'"),
         (lambda: Diagonal(WIDE, period=3), "period has no meaning for 'diagonal'"),
         (lambda: Diagonal(WIDE, running=True, curvature="exact", likelihood="binary"), "has no use"),
