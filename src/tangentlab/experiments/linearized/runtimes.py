@@ -166,7 +166,7 @@ class KernelRuntimes(Experiment):
                 right.bar(place + shift, value, 0.36, color=PALETTE[place], alpha=alpha)
                 right.annotate(f"{1e3 * value:.0f}", (place + shift, value), ha="center", va="bottom", fontsize=8)
             if kind in PUBLISHED_STEPS:
-                right.plot(place - 0.2, PUBLISHED_STEPS[kind], "D", color=INK, markersize=5)
+                right.plot(place - 0.45, PUBLISHED_STEPS[kind], "D", color=INK, markersize=5)
         left.set(xscale="log", yscale="log")
         left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3)
         right.set_yscale("log")
