@@ -10,8 +10,12 @@ if TYPE_CHECKING:
     from tangentlab.experiments.limits.emulator_kernel import EmulatorKernel as EmulatorKernel
     from tangentlab.experiments.limits.junk_bound import JunkBound as JunkBound
     from tangentlab.experiments.limits.lazy_parities import LazyParities as LazyParities
+    from tangentlab.experiments.limits.loss_regimes import LossRegimes as LossRegimes
+    from tangentlab.experiments.limits.matrix_completion import MatrixCompletion as MatrixCompletion
     from tangentlab.experiments.limits.parity_learners import ParityLearners as ParityLearners
     from tangentlab.experiments.limits.precision import BatchPrecision as BatchPrecision
     from tangentlab.experiments.limits.predictability import CrossPredictabilities as CrossPredictabilities
+    from tangentlab.experiments.limits.sparse_regression import SampleThresholds as SampleThresholds
+    from tangentlab.experiments.limits.sparse_regression import SparseRegression as SparseRegression
 else:
     __getattr__, __dir__, __all__ = imported_on_first_use(__name__)
