@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import tangentlab as tl
-from tangentlab.engine import router as chain_module
+from tangentlab.engine import plain_chain, router
 from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.network import Network
 from tangentlab.engine.plain_chain import is_plain_chain
@@ -162,7 +162,7 @@ def test_global_hooks_are_probed(kind: str) -> None:
 
 
 LAYERS = [
-    *(one() for one in chain_module._ENTRYWISE),
+    *(one() for one in plain_chain._ENTRYWISE),
     nn.Conv2d(2, 3, 3, padding=1, groups=1),
     nn.MaxPool2d(2, stride=1),
     nn.AvgPool2d(3),
@@ -203,6 +203,6 @@ def test_a_computed_weight_is_no_plain_chain() -> None:
 
 def test_outputs_that_nearly_cancel_are_compared_on_the_scale_of_what_cancelled() -> None:
     outputs = torch.tensor([[1e-10], [-2e-10]], dtype=torch.float64)
-    assert chain_module._alike(outputs, outputs + 1e-15)
-    assert not chain_module._alike(outputs, outputs + 1e-11)
-    assert not chain_module._alike(outputs, outputs[:1])
+    assert router._alike(outputs, outputs + 1e-15)
+    assert not router._alike(outputs, outputs + 1e-11)
+    assert not router._alike(outputs, outputs[:1])
