@@ -34,18 +34,18 @@ class Bend:
         """The number of the piece that every value lies in, int8: how many breaks are below it."""
         return torch.stack([values > at for at in self.breaks]).sum(0).to(torch.int8)
 
-    def slope(self, pieces: Tensor) -> Tensor:
-        """The slope of every piece, in the shape of `pieces`."""
-        found = torch.zeros(pieces.shape, dtype=torch.float64)
-        for number, slope in enumerate(self.slopes):
-            found = torch.where(pieces == number, torch.as_tensor(slope, dtype=torch.float64), found)
-        return found
-
     def on_piece(self, values: Tensor, pieces: Tensor) -> Tensor:
-        """The affine function of a given piece, also at values outside of it."""
+        """The affine function of given pieces `(groups, ...)` at values `(any, groups, ...)`, also outside of the pieces."""
         anchors = torch.tensor([self.breaks[0], *self.breaks], dtype=torch.float64)  # a point of every closed piece
-        anchor = anchors[pieces.long()]
-        return self.function(anchor) + self.slope(pieces) * (values - anchor)
+        heights = self.function(anchors) if self.breaks != (0.0,) else torch.zeros(2, dtype=torch.float64)
+        slope = torch.as_tensor(self.slopes[-1], dtype=torch.float64)
+        for number, other in enumerate(self.slopes[:-1]):
+            slope = torch.where(pieces == number, torch.as_tensor(other, dtype=torch.float64), slope)
+        found = values * slope
+        if heights.any() or anchors.any():
+            place = pieces.long()
+            found += heights[place] - slope * anchors[place]
+        return found
 
 
 def _relu(rows: Tensor, inplace: bool = False) -> Bend:

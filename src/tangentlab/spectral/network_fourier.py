@@ -19,11 +19,12 @@ from functools import cached_property
 from math import factorial
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
 from tangentlab.errors import InputError
 from tangentlab.spectral.complexes import Floats, Ints
-from tangentlab.spectral.divided import Waves, wave_differences
+from tangentlab.spectral.divided import Waves, differences
 from tangentlab.spectral.partition import Partition
 from tangentlab.spectral.simplices import Simplices, simplices_of, wall_normals
 
@@ -147,22 +148,23 @@ class NetworkTransform:
     def _integrals(self, k: Floats, parts: Simplices, values: Floats) -> Waves:
         """Integrals of `e^{-i k.x}` times functions on simplices: constants `(s,)`, or affine ones by corner, `(s, m + 1)`."""
         m = parts.corners.shape[1] - 1
-        size = factorial(m) * parts.volumes
-        found = np.empty(len(k), dtype=np.complex128)
-        step = max(1, CHUNK // max(1, len(size)))
+        weights = torch.from_numpy(
+            (factorial(m) * parts.volumes * values.T).astype(np.complex128)
+        )  # (s,) or (m + 1, s)
+        corners = torch.from_numpy(self.partition.complex.corners - self.centre).T
+        places = torch.from_numpy(parts.corners.T.copy()).reshape(-1)
+        found = torch.empty(len(k), dtype=torch.complex128)
+        step = max(1, CHUNK // max(1, len(parts.volumes)))
         for start in range(0, len(k), step):
-            some = k[start : start + step]
-            phases = (some @ (self.partition.complex.corners - self.centre).T)[:, parts.corners.T]  # (K, m + 1, s)
-            phases = np.moveaxis(phases, 1, 0)
+            some = torch.from_numpy(k[start : start + step])
+            phases = (some @ corners)[:, places].view(len(some), m + 1, -1).transpose(0, 1)  # (m + 1, K, s)
             if values.ndim == 1:
-                total = wave_differences(phases) @ (size * values)
+                total = differences(phases) @ weights
             else:
-                total = np.zeros(len(some), dtype=np.complex128)
-                for corner in range(m + 1):
-                    repeated = np.concatenate([phases, phases[corner : corner + 1]])
-                    total += wave_differences(repeated) @ (size * values[:, corner])
-            found[start : start + step] = total * np.exp(-1j * (some @ self.centre))
-        return found
+                repeated = (torch.cat([phases, phases[corner : corner + 1]]) for corner in range(m + 1))
+                total = sum(differences(nodes) @ weight for nodes, weight in zip(repeated, weights, strict=True))
+            found[start : start + step] = total
+        return found.numpy() * np.exp(-1j * (k @ self.centre))
 
 
 def network_transform(partition: Partition, k: ArrayLike, output: int | None = None, border: bool = True) -> Waves:

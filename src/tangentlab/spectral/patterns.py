@@ -69,7 +69,7 @@ class OnOnePiece:
                 near = (pieces == number) | (pieces == number + 1)
                 beyond = torch.where(pieces == number, number + 1, number)
                 self._record(self._repeated(side, rows) * (rows - at), near, beyond)
-        return bend.on_piece(rows, self._repeated(pieces, rows))
+        return bend.on_piece(rows.view(-1, *pieces.shape), pieces).view(rows.shape)
 
     def largest(self, rows: Tensor) -> Tensor:
         """The winner of the base stays the winner."""

@@ -22,7 +22,7 @@ from tangentlab.spectral.partition import Frame, Partition
 from tangentlab.spectral.patterns import OnOnePiece
 
 Box = Sequence[Sequence[float]] | Sequence[float] | Floats | Tensor
-CHUNK_BYTES = 1 << 26
+CHUNK_BYTES = 1 << 23
 PART_BYTES = 1 << 27
 """What the rows of all corners may take at one bend."""
 

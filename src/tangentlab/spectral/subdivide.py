@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,23 @@ def codes_of(values: Floats, scale: Floats) -> Codes:
     return (PLUS * (values > limit) + MINUS * (values < -limit)).astype(np.uint8)
 
 
+class Growing:
+    """An array to which rows are added, with room for twice as many as there are."""
+
+    def __init__(self, rows: NDArray[Any]) -> None:
+        self.rows = self._room = rows
+
+    def append(self, more: NDArray[Any]) -> None:
+        """Add rows at the end; earlier views of `rows` stay as they are."""
+        count = len(self.rows) + len(more)
+        if count > len(self._room):
+            room = np.empty((2 * count, *more.shape[1:]), dtype=more.dtype)
+            room[: len(self.rows)] = self.rows
+            self._room = room
+        self._room[len(self.rows) : count] = more
+        self.rows = self._room[:count]
+
+
 class Subdivision:
     """Cuts the cells of a complex; `complex`, `origins` (cells that the new ones are parts of), `values` and `rounds` tell how.
 
@@ -75,9 +93,9 @@ class Subdivision:
         self.corners = complex.corners
         self.made_by = complex.walls
         self.walls = walls
-        self.values = values
+        self._values = Growing(values)
         self.scale = np.abs(values).max(0, initial=0.0) if scale is None else scale
-        self.codes = codes_of(values, self.scale)
+        self._codes = Growing(codes_of(values, self.scale))
         self.d = complex.dimension
         self.halves = [np.full((len(one), 3), -1, dtype=np.int64) for one in self.facets]  # plus, minus, cut
         self.rounds: list[NewCorners] = []
@@ -99,6 +117,16 @@ class Subdivision:
         whole = Complex(self.corners, self.facets, self.made_by)
         self.origins = self.origins[alive]
         self.complex = whole.restricted(np.flatnonzero(alive), all_corners=True) if self.rounds else complex
+
+    @property
+    def values(self) -> Floats:
+        """Of every hyperplane at every corner, those that were added included."""
+        return self._values.rows
+
+    @property
+    def codes(self) -> Codes:
+        """The sides on which the corners lie, likewise."""
+        return self._codes.rows
 
     def _crossings(self) -> tuple[Ints, Ints]:
         """Pairs (cell, hyperplane) of all crossings, in the order of cells and then hyperplanes."""
@@ -145,8 +173,8 @@ class Subdivision:
         rows[np.arange(len(edges)), planes] = 0.0
         numbers = len(self.corners) + np.arange(len(edges))
         self.corners = np.concatenate([self.corners, new.interpolate(self.corners)])
-        self.values = np.concatenate([self.values, rows])
-        self.codes = np.concatenate([self.codes, codes_of(rows, self.scale)])
+        self._values.append(rows)
+        self._codes.append(codes_of(rows, self.scale))
         self.rounds.append(new)
         plus = np.where(here > 0, first, second)
         minus = np.where(here > 0, second, first)
