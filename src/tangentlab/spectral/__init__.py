@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from tangentlab.lazy import imported_on_first_use
 
 if TYPE_CHECKING:
+    from tangentlab.spectral.boundary import Boundary as Boundary
+    from tangentlab.spectral.boundary import decision_boundary as decision_boundary
     from tangentlab.spectral.bounds import LipschitzChain as LipschitzChain
     from tangentlab.spectral.bounds import clip_weights as clip_weights
     from tangentlab.spectral.bounds import lipschitz_chain as lipschitz_chain
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from tangentlab.spectral.patterns import region_halfspaces as region_halfspaces
     from tangentlab.spectral.patterns import region_of as region_of
     from tangentlab.spectral.perturbed import perturbed_spectrum as perturbed_spectrum
+    from tangentlab.spectral.picture import draw_partition as draw_partition
+    from tangentlab.spectral.picture import partition_picture as partition_picture
     from tangentlab.spectral.polytope_fourier import lemma_3_1 as lemma_3_1
     from tangentlab.spectral.polytope_fourier import polytope as polytope
     from tangentlab.spectral.polytope_fourier import polytope_transform as polytope_transform
