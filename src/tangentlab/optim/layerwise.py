@@ -21,6 +21,7 @@ from tangentlab.optim.method import Gradients
 from tangentlab.optim.preconditioner import Preconditioner
 from tangentlab.optim.refresh import refresh_sides
 from tangentlab.optim.sides import RunningChannels, RunningDense, RunningDiagonal, RunningSide
+from tangentlab.optim.start import DECAY, EARLY, bases_cost_too_much, diagonal_options
 from tangentlab.optim.sums import Sample
 from tangentlab.optim.thin import RunningThin
 
@@ -35,6 +36,8 @@ class BlockPreconditioner(Preconditioner):
         warm_up: before step n, renew them at steps 1, 2, 4, 8, ... as well: at the start of a training the curvature
             changes by orders of magnitude within a few steps, and a basis of step 0 makes them diverge. Counted in
             steps of the training, not of a layer that is first called late.
+        gentle_start: with a warm-up, a network whose bases cost more than a fifth of a step's own passes (and more than
+            0.1 s) begins with running diagonals for all layers, until the first renewal from step 10 on (see `optim.start`).
         factor_period: steps between measurements of A and B; by default `period`, so that a basis is that of the batch it
             is computed on, as in Algorithm 1.
         factor_decay: weight of the old A and B at a measurement (0: the newest batch alone, 1: never forget).
@@ -57,6 +60,7 @@ class BlockPreconditioner(Preconditioner):
         *,
         period: int = 1,
         warm_up: bool = True,
+        gentle_start: bool = True,
         factor_period: int | None = None,
         factor_decay: Schedule = 0.0,
         scale_decay: Schedule = 0.0,
@@ -78,12 +82,13 @@ class BlockPreconditioner(Preconditioner):
         check_choice("order", order, ("update first", "precondition first"))
         _check_block(block)
         self.block_options, self.period, self.factor_period = block, period, factor_period or period
-        self.warm_up = warm_up
+        self.warm_up, self.gentle_start, self.starting = warm_up, gentle_start, False
         self.factor_decay, self.scale_decay = factor_decay, scale_decay
         self.refresh, self.eigh_every, self.order, self.sua = refresh, eigh_every, order, sua
         self.factor_limit, self.block_limit = factor_limit, block_limit
         self.separate_weight_and_bias = separate_weight_and_bias
-        self.refreshes, self._due = 0, (1.0, 1.0)
+        self.refreshes = 0
+        self._due: tuple[float, float] | None = None  # examples and gain of an update that comes after the gradients'
         self.blocks: dict[Group, LayerBlock] = {}
         super().__init__(model, **options)
         self.blocks = {group: self._block(group, group.sites[0].matrix) for group in self.groups}
@@ -112,14 +117,19 @@ class BlockPreconditioner(Preconditioner):
     def _block(self, group: Group, matrix: Matrix) -> LayerBlock:
         parameters = [self.parameters[name] for name in group.names]
         size, several = sum(p.numel() for p in parameters), len(parameters) > 1
-        options = self.block_options
+        options = self._options
         if options.rowwise or (several and not matrix.structured):
             options, matrix, several = replace(options, rowwise=True), Matrix.vector(size), False
         return LayerBlock(group, parameters, matrix, *self._sides(matrix, bias=several), options)
 
+    @property
+    def _options(self) -> BlockOptions:
+        """How blocks work now."""
+        return diagonal_options(self.block_options) if self.starting else self.block_options
+
     def _sides(self, matrix: Matrix, bias: bool) -> tuple[RunningSide, RunningSide]:
         _, rows, columns = matrix.shape
-        if not self.block_options.factors:
+        if not self._options.factors:
             return RunningDiagonal(rows), RunningDiagonal(columns + bias)
         if not matrix.structured:
             return (RunningDense(rows) if rows <= self.block_limit else RunningDiagonal(rows)), RunningDiagonal(1)
@@ -146,17 +156,33 @@ class BlockPreconditioner(Preconditioner):
         else:
             self.blocks[group] = self._block(group, Matrix.of(outer))
 
+    def _begins(self, outputs: dict[Group, list[tuple[int, ...]]]) -> None:
+        """In the first forward pass: whether to begin with running diagonals."""
+        apt = self.warm_up and self.block_options.factors and not self.block_options.rowwise and self.period > EARLY
+        if self.steps == 0 and not self.starting and self.gentle_start and apt and self.processes.size == 1:
+            self._start(bases_cost_too_much(self.blocks, outputs))
+
+    def _start(self, starting: bool) -> None:
+        """Make all blocks anew, as running diagonals or as what they are to be, if they are not that already."""
+        if starting != self.starting:
+            self.starting = starting
+            self.blocks = {group: self._block(group, block.announced) for group, block in self.blocks.items()}
+
     def _is_refresh(self, step: int) -> bool:
+        if self.starting and step < EARLY:
+            return False
         early = self.warm_up and step < self.period and step.bit_count() == 1
         return self.block_options.factors and (early or step % self.period == 0)
 
     def _measures_factors(self, step: int) -> bool:
-        return self.block_options.factors and (step % self.factor_period == 0 or self._is_refresh(step))
+        measured = step % self.factor_period == 0 and not self.starting
+        return self.block_options.factors and (measured or self._is_refresh(step))
 
     def _wants(self, step: int) -> bool:
-        return self.block_options.scale == "per_example" or self._measures_factors(step)
+        return self._options.scale == "per_example" or self._measures_factors(step)
 
     def _collect(self, samples: dict[Group, list[Sample]], examples: int) -> None:
+        self._start(False)  # statistics are read at this step
         per_example, factors = self.block_options.scale == "per_example", self._measures_factors(self.steps)
         for group, found in samples.items():
             if not self.blocks[group].confirmed:
@@ -182,10 +208,10 @@ class BlockPreconditioner(Preconditioner):
         return [block for block, times in zip(blocks, seen, strict=True) if times > 0]
 
     def _update(self, gain: float, examples: float) -> None:
-        if self.order == "update first" or self.steps == 0:
+        first = self.steps == 0 or not any(block.based for block in self.blocks.values())
+        self._due = None if self.order == "update first" or first else (gain, examples)
+        if self._due is None:
             self._bring_up_to_date(gain, examples)
-        else:
-            self._due = gain, examples
 
     def _bring_up_to_date(self, gain: float, examples: float) -> None:
         """Second moments, basis (or inverse), per-example scale, each where it is due."""
@@ -235,8 +261,8 @@ class BlockPreconditioner(Preconditioner):
             block.update_scale(examples, decay)
 
     def _natural(self, gradients: Gradients, weight: float) -> Gradients:
-        decay, epsilon = value_at(self.scale_decay, self.steps), self.epsilon
-        running, first = self.block_options.scale == "batch", self.order == "update first"
+        decay = DECAY if self.starting else value_at(self.scale_decay, self.steps)
+        epsilon, running, first = self.epsilon, self._options.scale == "batch", self.order == "update first"
         natural: Gradients = {}
         for group, grads in gradients.items():
             block = self.blocks[group]
@@ -252,7 +278,7 @@ class BlockPreconditioner(Preconditioner):
             natural[group] = block.tensors(block.natural_from(half, rotated, epsilon))
             if not first:
                 block.track(rotated, weight, decay)
-        if not first and self.steps > 0:
+        if self._due is not None:
             self._bring_up_to_date(*self._due)
         return natural
 
@@ -278,16 +304,18 @@ class BlockPreconditioner(Preconditioner):
         groups, rows, columns = block.form.shape
         what = f"{rows} x {columns + block.form.bias} ({block.left.kind} x {block.right.kind})"
         what += ", positions count as examples" if block.flattened else ""
+        what += ", until the first bases" if self.starting else ""
         return what if groups == 1 else f"{groups} groups of {what}"
 
     def _state(self) -> dict[str, Any]:
         forms = {group.name: asdict(block.announced) for group, block in self.blocks.items()}
         blocks = {group.name: block.state() for group, block in self.blocks.items()}
-        return {"refreshes": self.refreshes, "blocks": blocks, "forms": forms}
+        return {"refreshes": self.refreshes, "blocks": blocks, "forms": forms, "starting": self.starting}
 
     def _load(self, state: dict[str, Any]) -> None:
         if set(state["blocks"]) != {group.name for group in self.blocks}:
             raise InputError("This state has other layers than the preconditioner it is loaded into.")
+        self._start(state.get("starting", False))
         for group, block in self.blocks.items():
             form = state.get("forms", {}).get(group.name)
             if form is not None and Matrix(**form) != block.announced:  # another one was found in gradients

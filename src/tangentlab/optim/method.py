@@ -26,6 +26,10 @@ class Method(ABC):
         sparse = any(getattr(site.module, "sparse", False) for site in group.sites)
         return "its gradient is sparse" if sparse else ""
 
+    def _begins(self, outputs: dict[Group, list[tuple[int, ...]]]) -> None:
+        """Look at the shapes of the outputs of all calls of a forward pass, before anything is asked about it."""
+        return
+
     @abstractmethod
     def _wants(self, step: int) -> bool:
         """Whether inputs and output-gradients are needed at a step."""

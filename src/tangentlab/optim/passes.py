@@ -91,6 +91,7 @@ class PassObserver:
         wants: whether inputs and gradients are needed at the current step; asked at every call.
         keeps_loss: whether gradients of the loss are among them.
         verifies: whether what comes to the parameters is noted at the current step.
+        begins: called with the shapes of all calls' outputs when a forward ends, before anything is asked about it.
         before_pass: called when a new forward pass begins, after something has been backpropagated.
         after_pass: called with the pass and its output when the forward ends.
         cleared: called when the gradients of earlier passes turn out to have been cleared.
@@ -106,6 +107,7 @@ class PassObserver:
         wants: Callable[[], bool],
         keeps_loss: Callable[[], bool],
         verifies: Callable[[], bool],
+        begins: Callable[[dict[Group, list[tuple[int, ...]]]], None],
         before_pass: Callable[[], None],
         after_pass: Callable[[Pass, Any], None] | None,
         cleared: Callable[[], None],
@@ -113,7 +115,7 @@ class PassObserver:
     ) -> None:
         self.model, self.axis, self.wants, self.keeps_loss = model, example_axis, wants, keeps_loss
         self.verifies, self.before_pass, self.after_pass, self.cleared = verifies, before_pass, after_pass, cleared
-        self.groups, self.parameters, self.watch = groups, parameters, watch
+        self.groups, self.parameters, self.watch, self.begins = groups, parameters, watch, begins
         self.sites: dict[int, list[tuple[Group, Site]]] = {}
         for group in groups:
             for site in group.sites:
@@ -192,9 +194,14 @@ class PassObserver:
     def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if module is not self.model or self._current is None or not _recording():
             return
+        shapes: dict[Group, list[tuple[int, ...]]] = {}
+        for call in self._current.calls:
+            shapes.setdefault(call.group, []).append(call.output_shape)
+        self.begins(shapes)
         if self.verifies():
             self.leaves.trace(output)
-        self._prove_rows(output)
+        if self.wants():
+            self._prove_rows(output)
         if self.after_pass is not None:
             self.after_pass(self._current, output)
         self._current.calls.clear()

@@ -114,6 +114,7 @@ class Preconditioner(NamedOptions, Method):
             wants=lambda: me._wants(me.steps),
             keeps_loss=lambda: me.curvature.from_loss or me._verifies,
             verifies=lambda: me._verifies,
+            begins=lambda shapes: me._begins(shapes),
             before_pass=lambda: me._fold(),
             after_pass=None if self.curvature.from_loss else lambda *ended: me._draw(*ended),
             cleared=lambda: me._forget(),

@@ -30,6 +30,7 @@ class Diagonal(BlockPreconditioner):
     idle = (
         "period",
         "warm_up",
+        "gentle_start",
         "factor_period",
         "factor_decay",
         "sua",
@@ -65,7 +66,7 @@ class BlockDiagonal(BlockPreconditioner):
     """
 
     name = "block-diagonal"
-    idle = ("sua", "scale_decay", "refresh", "eigh_every", "factor_limit")
+    idle = ("gentle_start", "sua", "scale_decay", "refresh", "eigh_every", "factor_limit")
 
     def __init__(
         self,
