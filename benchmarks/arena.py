@@ -22,7 +22,16 @@ PAUSE = 0.05
 TURN_SECONDS, TURN_CALLS = 0.3, 10
 
 # Values are compared with the most elementary system that can do a job.
-REFERENCES = ("torch_func", "nngeometry", "curvlinops", "backpack", "kronfluence", "plain_gradient")
+REFERENCES = (
+    "torch_func",
+    "by_hand",
+    "kept_graph",
+    "nngeometry",
+    "curvlinops",
+    "backpack",
+    "kronfluence",
+    "plain_gradient",
+)
 
 
 @dataclass(frozen=True)

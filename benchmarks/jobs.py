@@ -17,9 +17,13 @@ KIND_TITLES = {
     "grads": "per-example gradients",
     "norms": "per-example gradient norms",
     "gradient": "one gradient",
+    "hvp": "10 Hessian-vector products",
+    "eigenvalues": "top 5 Hessian eigenvalues",
+    "first": "first NTK in a fresh process",
 }
 NET_TITLES = {
     "mlp": "MLP",
+    "small": "small MLP",
     "lenet": "LeNet",
     "resnet18": "ResNet18",
     "transformer": "transformer",
@@ -28,12 +32,14 @@ NET_TITLES = {
 }
 
 PRODUCTS = 10
+EIGENVALUES = 5
 GEMM_SIZE = 2048
 
 # Largest relative deviation that still counts as the same value (float32). EKFAC's basis is only defined up to
-# rotations inside nearly equal eigenvalues, so its product with a vector may differ more than its trace.
+# rotations inside nearly equal eigenvalues, so its product with a vector may differ more than its trace. Leading eigenvalues
+# are found to the tolerance that every system has by default.
 TOLERANCE = dict.fromkeys(KIND_TITLES, 1e-4)
-LOOSE = {("ekfac", "product"): 1e-3}
+LOOSE = {("ekfac", "product"): 1e-3, ("eigenvalues", "eigenvalues"): 0.05}
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,9 @@ def _catalogue() -> list[Job]:
     for net, n in (("mlp", 64), ("resnet18", 32)):
         jobs.append(Job(f"grads_{net}", "grads", net, n, yardsticks=("plain_gradient",)))
     jobs += _transformers()
+    jobs += [Job(f"{kind}_small", kind, "small", 16) for kind in ("ntk", "diag", "kfac", "first")]
+    jobs += [Job("hvp_mlp", "hvp", "mlp", 256, {"width": 256, "depth": 2}), Job("hvp_resnet18", "hvp", "resnet18", 64)]
+    jobs.append(Job("eigenvalues_lenet", "eigenvalues", "lenet", 256))
     jobs.append(Job("fvp_resnet18", "fvp", "resnet18", 32, yardsticks=("plain_gradient",)))
     jobs += [Job("gradient_mlp", "gradient", "mlp", 256), Job("gradient_resnet18", "gradient", "resnet18", 32)]
     jobs.append(Job("gemm", "gemm", "mlp", 1))
@@ -104,13 +113,14 @@ JOBS = {job.name: job for job in _catalogue()}
 
 TINY_NETS = {
     "mlp": {"width": 24, "inputs": 20},
+    "small": {},
     "lenet": {},
     "resnet18": {"width": 4},
     "transformer": {"width": 16, "layers": 2, "heads": 2, "vocabulary": 30, "tokens": 6},
     "gpt": {"width": 16, "layers": 2, "heads": 2, "vocabulary": 30, "tokens": 6},
     "vit": {"width": 16, "layers": 2, "heads": 2},
 }
-TINY_N = {"mlp": 8, "lenet": 3, "resnet18": 4, "transformer": 4, "gpt": 4, "vit": 3}
+TINY_N = {"mlp": 8, "small": 8, "lenet": 3, "resnet18": 4, "transformer": 4, "gpt": 4, "vit": 3}
 
 
 def tiny(job: Job) -> Job:

@@ -21,6 +21,11 @@ def mlp(width: int = 1024, depth: int = 3, inputs: int = 784, outputs: int = 10)
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
 
 
+def small(width: int = 32, inputs: int = 32, outputs: int = 10) -> nn.Module:
+    """One hidden layer, `inputs - width - outputs`: a network whose arithmetic takes no time."""
+    return mlp(width, 1, inputs, outputs)
+
+
 def lenet(width: int = 6, outputs: int = 10) -> nn.Module:
     """LeNet-5 on `(1, 28, 28)`: two 5x5 convolutions with max pooling, then 400-120-84-outputs."""
     return nn.Sequential(
@@ -173,7 +178,15 @@ class ViT(nn.Module):
         return self.head(self.norm(self.blocks(patches + self.position(positions))).mean(1))
 
 
-NETS = {"mlp": mlp, "lenet": lenet, "resnet18": ResNet18, "transformer": Transformer, "gpt": GPT, "vit": ViT}
+NETS = {
+    "mlp": mlp,
+    "small": small,
+    "lenet": lenet,
+    "resnet18": ResNet18,
+    "transformer": Transformer,
+    "gpt": GPT,
+    "vit": ViT,
+}
 TOKENS = {"transformer": (1000, 32), "gpt": (10_000, 128)}
 """Vocabulary and positions of the networks that read tokens, where the options do not say otherwise."""
 
@@ -193,7 +206,7 @@ def draw_inputs(name: str, options: dict, n: int, generator: torch.Generator) ->
         shape = (n, options.get("tokens", tokens))
         return torch.randint(options.get("vocabulary", vocabulary), shape, generator=generator)
     images = {"lenet": (1, 28, 28), "resnet18": (3, 32, 32), "vit": (3, 32, 32)}
-    shape = images.get(name) or (options.get("inputs", 784),)
+    shape = images.get(name) or (options.get("inputs", 32 if name == "small" else 784),)
     return torch.randn(n, *shape, generator=generator)
 
 

@@ -47,20 +47,39 @@ def _kinds(kinds: str, nets: frozenset[str] = EVERY) -> dict[str, frozenset[str]
 
 _NT = {"worker": "neural_tangents", "environment": "neural_tangents", "abilities": _kinds("ntk")}
 
+SMALL = frozenset({"small"})
+_SECOND = {"hvp": IMAGES, "eigenvalues": IMAGES}
+_TINY = {"ntk": SMALL, "diag": SMALL, "kfac": SMALL}
 _TRANSFORMERS = {"ntk": VIT, "kfac": GPT | VIT, "ekfac": GPT | VIT, "diag": GPT, "grads": GPT, "norms": GPT}
 
 SYSTEMS: dict[str, System] = {
     "tangentlab": System(
-        "tangentlab", "tangentlab", None, _also(_kinds("ntk kfac ekfac fvp diag grads"), **_TRANSFORMERS)
+        "tangentlab",
+        "tangentlab",
+        None,
+        _also(_also(_kinds("ntk kfac ekfac fvp diag grads"), **_TRANSFORMERS), **_TINY, **_SECOND, first=SMALL),
     ),
-    "nngeometry": System("nngeometry", "nngeometry", "nngeometry", _kinds("ntk kfac ekfac fvp diag", IMAGES)),
+    "nngeometry": System(
+        "nngeometry",
+        "nngeometry",
+        "nngeometry",
+        _also(_kinds("ntk kfac ekfac fvp diag", IMAGES), **_TINY, first=SMALL),
+    ),
+    "by_hand": System("closed form by hand", "by_hand", None, _kinds("ntk diag kfac", SMALL)),
     "curvlinops": System(
-        "curvlinops", "curvlinops", "curvlinops", _also(_kinds("kfac ekfac fvp", IMAGES), kfac=GPT | VIT, ekfac=VIT)
+        "curvlinops",
+        "curvlinops",
+        "curvlinops",
+        _also(_kinds("kfac ekfac fvp", IMAGES), kfac=GPT | VIT | SMALL, ekfac=VIT, **_SECOND),
     ),
-    "backpack": System("BackPACK", "backpack", "backpack", _kinds("diag grads fvp", IMAGES)),
+    "backpack": System("BackPACK", "backpack", "backpack", _also(_kinds("diag grads fvp", IMAGES), diag=SMALL)),
     "torch_func": System(
-        "torch.func", "torch_func", None, _also(_kinds("ntk diag grads fvp"), ntk=VIT, diag=GPT, grads=GPT, norms=GPT)
+        "torch.func",
+        "torch_func",
+        None,
+        _also(_kinds("ntk diag grads fvp"), ntk=VIT | SMALL, diag=GPT | SMALL, grads=GPT, norms=GPT),
     ),
+    "kept_graph": System("autograd, graph kept", "kept_graph", None, _SECOND),
     "torch_linearize": System("torch.func linearize", "torch_func", None, _kinds("fvp"), variant="linearize"),
     "opacus": System("opacus", "opacus", "opacus", _kinds("grads norms diag", GPT)),
     "kronfluence": System("kronfluence", "kronfluence", "kronfluence", _kinds("kfac ekfac", GPT | VIT)),

@@ -64,6 +64,10 @@ TARGETS = [
         for net in ("gpt", "vit")
     ),
     *_speedups("ntk_vit", torch_func=2),
+    *(Target(f"{kind}_small", ("by_hand",), "cost", 2.5) for kind in ("ntk", "diag", "kfac")),
+    Target("first_small", ("nngeometry",), "cost", 1.05),
+    *(Target(f"hvp_{net}", ("kept_graph",), "cost", 1.05) for net in ("mlp", "resnet18")),
+    *_speedups("eigenvalues_lenet", curvlinops=1.5),
     Target("ntk_vit", ("gemm",), "limit", 2),
 ]
 

@@ -105,6 +105,15 @@ def vector_values(**flats: Tensor) -> dict[str, np.ndarray]:
     return {name: fingerprint.sketch(flat.detach().numpy()) for name, flat in flats.items()}
 
 
+EIGENVALUE_TOLERANCE = float(np.finfo(np.float32).eps ** (2 / 3))
+"""Residual of an eigenpair relative to the largest eigenvalue."""
+
+
+def eigenvalues_values(found: Sequence[float]) -> dict[str, np.ndarray]:
+    """Arrays of some eigenvalues, the largest first."""
+    return {"eigenvalues": np.sort(np.asarray(found, dtype=np.float64))[::-1].copy()}
+
+
 def norms_values(norms: Tensor) -> dict[str, np.ndarray]:
     """Arrays of one norm per example."""
     return {"norms": norms.detach().numpy()}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from curvlinops import EKFACLinearOperator, GGNLinearOperator, KFACLinearOperator
+from curvlinops import EKFACLinearOperator, GGNLinearOperator, HessianLinearOperator, KFACLinearOperator
+from scipy.sparse.linalg import eigsh
 from torch import Tensor, nn
 from torch.nn import CrossEntropyLoss
 
+from benchmarks.jobs import EIGENVALUES
 from benchmarks.workers import common
 from benchmarks.workers.base import Prepared, Task, serve
 
@@ -80,7 +82,36 @@ def fvp(task: Task) -> Prepared:
     return Prepared(run, values)
 
 
-TASKS = {"kfac": kronecker, "ekfac": kronecker, "fvp": fvp}
+def hvp(task: Task) -> Prepared:
+    """Hessian-vector products, on vectors given as lists of tensors."""
+    problem = common.problem(task)
+    parameters = list(problem.model.parameters())
+    shared = [common.unflatten(flat, parameters) for flat in common.vectors(task)]
+
+    def run() -> list[list[Tensor]]:
+        operator = _operator(HessianLinearOperator, problem, parameters, problem.y)
+        products = [operator @ vector for vector in shared]
+        return [products[0], products[-1]]
+
+    def values(result: list[list[Tensor]]) -> dict:
+        return common.vector_values(first=common.flatten(result[0]), last=common.flatten(result[1]))
+
+    return Prepared(run, values)
+
+
+def eigenvalues(task: Task) -> Prepared:
+    """The largest by scipy's `eigsh`, to the tolerance that tangentlab has by default in float32."""
+    problem = common.problem(task)
+    parameters = list(problem.model.parameters())
+
+    def run() -> Tensor:
+        operator = _operator(HessianLinearOperator, problem, parameters, problem.y).to_scipy()
+        return eigsh(operator, k=EIGENVALUES, which="LA", tol=common.EIGENVALUE_TOLERANCE, return_eigenvectors=False)
+
+    return Prepared(run, common.eigenvalues_values)
+
+
+TASKS = {"kfac": kronecker, "ekfac": kronecker, "fvp": fvp, "hvp": hvp, "eigenvalues": eigenvalues}
 
 if __name__ == "__main__":
     serve(TASKS, lambda: common.versions("curvlinops-for-pytorch"))

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.workers import common
 from benchmarks.workers.base import Prepared, Task, serve
+from benchmarks.workers.fresh import fresh_process
 
 
 def _loader(problem: common.Problem) -> DataLoader:
@@ -103,7 +104,19 @@ def fvp(task: Task) -> Prepared:
     return Prepared(run, values)
 
 
-TASKS = {"ntk": ntk, "kfac": kronecker, "ekfac": kronecker, "diag": diag, "fvp": fvp}
+def first(task: Task) -> Prepared:
+    """The first kernel of a process that has just been started."""
+    return fresh_process(task, _FIRST)
+
+
+_FIRST = """
+from torch.utils.data import DataLoader, TensorDataset
+from nngeometry.gram import GramMatrix
+from nngeometry.object import FMatDense
+kernel = GramMatrix(model, DataLoader(TensorDataset(x, y), batch_size=len(x)), representation=FMatDense).data
+"""
+
+TASKS = {"first": first, "ntk": ntk, "kfac": kronecker, "ekfac": kronecker, "diag": diag, "fvp": fvp}
 
 if __name__ == "__main__":
     serve(TASKS, lambda: common.versions("nngeometry"))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from pyhessian import hessian
 from pyhessian.utils import hessian_vector_product
 from torch import Tensor
 from torch.nn import CrossEntropyLoss
 
+from benchmarks.jobs import EIGENVALUES
 from benchmarks.workers import common
 from benchmarks.workers.base import Prepared, Task, serve
-
-EIGENVALUES = 5
 
 
 def _hessian(problem: common.Problem) -> hessian:
@@ -46,7 +44,7 @@ def eigenvalues(task: Task) -> Prepared:
         torch.manual_seed(0)
         return _hessian(problem).eigenvalues(top_n=EIGENVALUES)[0]
 
-    return Prepared(run, lambda result: {"eigenvalues": np.sort(np.array(result))[::-1].copy()})
+    return Prepared(run, common.eigenvalues_values)
 
 
 TASKS = {"hvp": hvp, "eigenvalues": eigenvalues}

@@ -8,13 +8,16 @@ from typing import Any
 from torch import Tensor
 
 import tangentlab
+from benchmarks.jobs import EIGENVALUES
 from benchmarks.workers import common
 from benchmarks.workers.base import Prepared, Task, serve
+from benchmarks.workers.fresh import fresh_process
 from tangentlab import (
     FIM,
     NTK,
     FIM_Empirical,
     FIM_MonteCarlo,
+    Hessian,
     LayerCollection,
     PMatDiag,
     PMatEKFAC,
@@ -96,6 +99,38 @@ def fvp(task: Task) -> Prepared:
     return Prepared(run, values)
 
 
+def hvp(task: Task) -> Prepared:
+    """Products with the Hessian of the mean loss, inside one `frozen()` block."""
+    problem = common.problem(task)
+    shared = [_pvector(problem, flat) for flat in common.vectors(task)]
+
+    def run() -> list[PVector]:
+        matrix = Hessian(problem.model, (problem.x, problem.y), PMatImplicit)
+        with matrix.frozen():
+            products = [matrix.mv(vector) for vector in shared]
+        return [products[0], products[-1]]
+
+    def values(result: list[PVector]) -> dict:
+        return common.vector_values(first=_flat(result[0]), last=_flat(result[1]))
+
+    return Prepared(run, values)
+
+
+def eigenvalues(task: Task) -> Prepared:
+    """The largest eigenvalues of the Hessian, by block Lanczos."""
+    problem = common.problem(task)
+
+    def run() -> Tensor:
+        return Hessian(problem.model, (problem.x, problem.y), PMatImplicit).top_eigenpairs(EIGENVALUES).values
+
+    return Prepared(run, common.eigenvalues_values)
+
+
+def first(task: Task) -> Prepared:
+    """The first kernel of a process that has just been started."""
+    return fresh_process(task, "import tangentlab\nkernel = tangentlab.NTK(model, x).data")
+
+
 def grads(task: Task) -> Prepared:
     """The gradient of every example's cross-entropy."""
     problem = common.problem(task)
@@ -112,7 +147,18 @@ def norms(task: Task) -> Prepared:
     return Prepared(lambda: per_example_grad_norms(problem.model, (problem.x, problem.y)), common.norms_values)
 
 
-TASKS = {"ntk": ntk, "kfac": kronecker, "ekfac": kronecker, "diag": diag, "fvp": fvp, "grads": grads, "norms": norms}
+TASKS = {
+    "hvp": hvp,
+    "eigenvalues": eigenvalues,
+    "first": first,
+    "ntk": ntk,
+    "kfac": kronecker,
+    "ekfac": kronecker,
+    "diag": diag,
+    "fvp": fvp,
+    "grads": grads,
+    "norms": norms,
+}
 
 if __name__ == "__main__":
     serve(TASKS, lambda: {**common.versions(), "tangentlab": tangentlab.__version__})
