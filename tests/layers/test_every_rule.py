@@ -224,6 +224,18 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
+@each
+def test_separate_blocks_are_those_of_every_parameter_alone(subject: Subject) -> None:
+    model, x = subject.network()
+    rows = loss_gradients(model, x)
+    F, g = rows.T @ rows / len(x), rows.mean(0)
+    precond = preconditioned("block-diagonal", model, x, separate_weight_and_bias=True)
+    found = flat_gradient(model)
+    assert all(len(group.names) == 1 for group in precond.groups)
+    assert all("batch statistics" in reason for reason in precond.passed.values())
+    assert all(close(found[own], solved(F, g, own)) for own in (places(precond, group) for group in precond.groups))
+
+
 def loss(model: nn.Module, x: Tensor) -> Tensor:
     return model(x).logsumexp(1).mean()
 
