@@ -14,14 +14,15 @@ from tangentlab.engine.memory import memory_budget
 from tangentlab.engine.network import Network
 from tangentlab.engine.rows import Rows
 from tangentlab.engine.weightings import Unweighted
-from tangentlab.errors import InputError, StructureError
+from tangentlab.errors import InputError
 from tangentlab.linalg import in_batches
 from tangentlab.objects.fmat import FMat, center_kernel
 from tangentlab.objects.fvector import FVector, centred
 from tangentlab.objects.maps import PullBackImplicit, PushForwardImplicit
+from tangentlab.objects.matrix_free import HoldsModel
 
 
-class FMatImplicit(FMat):
+class FMatImplicit(HoldsModel, FMat):
     """K u = J (J^T u): one vector-Jacobian and one Jacobian-vector product per batch; J' on the right for a cross kernel.
 
     Memory: the activations of one batch and one parameter vector. Diagonal and trace are exact sums over streamed
@@ -41,7 +42,7 @@ class FMatImplicit(FMat):
     ) -> None:
         self._rows = Rows(network, data, Unweighted(), ordered=True)
         self._other = None if data2 is None else Rows(network, data2, Unweighted(), ordered=True)
-        self._trace, self._center, self._factor = trace, center, 1.0
+        self._trace, self._center = trace, center
         self._left, self._all_outputs = _count(self._rows)
         self._right = self._left if self._other is None else _count(self._other)[0]
         self._push, self._pull = PushForwardImplicit(self._rows), PullBackImplicit(self._other or self._rows)
@@ -121,15 +122,6 @@ class FMatImplicit(FMat):
         data = kernels[""] if not self._trace else kernels[""][None, :, None, :]
         data = self._factor * data
         return data if self._center is None else center_kernel(data, self._center)
-
-    def scaled(self, factor: Any) -> FMatImplicit:
-        """factor K."""
-        result = object.__new__(FMatImplicit)
-        vars(result).update(vars(self) | {"_factor": self._factor * factor})
-        return result
-
-    def __getstate__(self) -> dict[str, Any]:
-        raise StructureError("FMatImplicit holds the model itself and can be neither pickled nor saved: use FMatDense.")
 
     def __repr__(self) -> str:
         outputs, examples, _, columns = self.sizes

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from tangentlab.engine.frozen import all_frozen, frozen_inside
-from tangentlab.errors import InputError
+from tangentlab.errors import InputError, StructureError
 from tangentlab.linalg import (
     CGReport,
     Estimate,
@@ -58,6 +58,31 @@ def check_damping(damping: float | None, regul: float | None = None) -> float:
     if not float(value) >= 0:
         raise InputError(f"The damping must be a number >= 0, not {value}.")
     return float(value)
+
+
+class HoldsModel:
+    """A multiple of a matrix that is products with a model, and stores no tensor of its own."""
+
+    _factor: Any = 1.0
+
+    def scaled(self, factor: Any) -> Self:
+        """factor F."""
+        result = object.__new__(type(self))
+        vars(result).update(vars(self), _factor=self._factor * factor)
+        return result
+
+    def tensors(self) -> list[Tensor]:
+        """Nothing is stored."""
+        return []
+
+    def _map(self, function: Any) -> Self:
+        raise StructureError(f"{type(self).__name__} holds the model itself: move the model and build the matrix anew.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise StructureError(
+            f"{type(self).__name__} holds the model itself and can be neither pickled nor saved: use a representation that "
+            "stores its numbers."
+        )
 
 
 class MatrixFree(ABC):

@@ -12,11 +12,12 @@ from tangentlab.engine.frozen import frozen_inside
 from tangentlab.engine.hessian import LossHessian
 from tangentlab.engine.rows import Rows
 from tangentlab.errors import StructureError
-from tangentlab.objects.pmat.base import PMat, Scalar
+from tangentlab.objects.matrix_free import HoldsModel
+from tangentlab.objects.pmat.base import PMat
 from tangentlab.objects.pvector import PVector
 
 
-class PMatImplicitHessian(PMat):
+class PMatImplicitHessian(HoldsModel, PMat):
     """H v = 1/n sum_n (d^2 loss_n / dw^2) v: about four forward passes per batch. Memory: the graph of one batch.
 
     An operation of several products (a solve, a Lanczos run), or a block `with H.frozen():`, makes the gradient of every
@@ -27,8 +28,8 @@ class PMatImplicitHessian(PMat):
     `top_eigenpairs(1, which="bottom")` finds. Diagonal and trace take d products; `estimate_diag` and `estimate_trace` few.
     """
 
-    def __init__(self, hessian: LossHessian, factor: Any = 1.0) -> None:
-        self._hessian, self._factor = hessian, factor
+    def __init__(self, hessian: LossHessian) -> None:
+        self._hessian = hessian
         super().__init__(hessian.layout, **hessian.facts)
 
     @classmethod
@@ -56,22 +57,6 @@ class PMatImplicitHessian(PMat):
             (block,) = self._hessian.blocks([(name,)])
             parts[name] = block.diagonal().reshape(self.layout.shapes[name]) * self._factor
         return PVector(self.layout, parts)
-
-    def scaled(self, factor: Scalar) -> PMat:
-        """factor H."""
-        return PMatImplicitHessian(self._hessian, self._factor * factor)
-
-    def _map(self, function: Any) -> PMatImplicitHessian:
-        raise StructureError("PMatImplicitHessian holds the model itself: move the model and build the matrix anew.")
-
-    def __getstate__(self) -> dict[str, Any]:
-        raise StructureError(
-            "PMatImplicitHessian holds the model itself and can be neither pickled nor saved: use PMatDense."
-        )
-
-    def tensors(self) -> list[Tensor]:
-        """Nothing is stored."""
-        return []
 
     def _example(self) -> Tensor:
         return torch.empty(0, dtype=self._parameter.dtype, device=self._parameter.device)

@@ -12,9 +12,10 @@ from torch import Tensor
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.rows import Rows, chunk_size
-from tangentlab.errors import InputError, StructureError
+from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
-from tangentlab.objects.pmat.base import PMat, Scalar
+from tangentlab.objects.matrix_free import HoldsModel
+from tangentlab.objects.pmat.base import PMat
 from tangentlab.objects.pvector import PVector
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _FORWARD, _BACKWARD, _JVP, _VJP, _BY_ROWS = 1.0, 0.9, 3.0, 2.6, 2.2
 """Measured costs in forwards of a ResNet18: backward to the activations, jvp, vjp to the parameters, product by rows."""
 
 
-class PMatImplicit(PMat):
+class PMatImplicit(HoldsModel, PMat):
     """F v = 1/n sum_n J_n^T W_n J_n v, by whichever is cheaper: one Jacobian-vector and one vector-Jacobian product per
     batch, or, for few cotangents or many products in one operation, layer by layer from output-gradients that are kept.
 
@@ -36,7 +37,7 @@ class PMatImplicit(PMat):
     """
 
     def __init__(self, rows: Rows) -> None:
-        self._rows, self._factor = rows, 1.0
+        self._rows = rows
         self._cotangents, self._may_keep = 0, False
         super().__init__(rows.network.layout, examples=0, likelihood=rows.weighting.name)
         for number, batch in enumerate(rows.batches):
@@ -157,24 +158,6 @@ class PMatImplicit(PMat):
         from tangentlab.objects.pmat.diag import PMatDiag
 
         return PMatDiag.from_rows(self._rows).diag() * self._factor
-
-    def scaled(self, factor: Scalar) -> PMat:
-        """factor F."""
-        result = PMatImplicit.__new__(PMatImplicit)
-        vars(result).update(vars(self), _factor=self._factor * factor)
-        return result
-
-    def _map(self, function: Any) -> PMatImplicit:
-        raise StructureError("PMatImplicit holds the model itself: move the model and build the matrix anew.")
-
-    def __getstate__(self) -> dict[str, Any]:
-        raise StructureError(
-            "PMatImplicit holds the model itself and can be neither pickled nor saved: use another representation."
-        )
-
-    def tensors(self) -> list[Tensor]:
-        """Nothing is stored."""
-        return []
 
     def _example(self) -> Tensor:
         parameters = list(self._rows.network.parameters().values())
