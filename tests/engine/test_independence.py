@@ -10,8 +10,11 @@ from torch.autograd.graph import get_gradient_edge
 
 import tangentlab
 from tangentlab.engine import router
+from tangentlab.engine.capture import Route
+from tangentlab.engine.certificate import Proof
 from tangentlab.engine.graph import read_graph
 from tangentlab.engine.independence import Unknown, example_runs, has_hooks
+from tangentlab.engine.network import Network
 from tangentlab.errors import ModelError
 
 N, T, C = 6, 4, 8
@@ -144,9 +147,12 @@ def test_a_proof_on_a_part_is_enough_where_the_graph_keeps_examples_apart(
 ) -> None:
     proved = []
     proof = router.proof
-    monkeypatch.setattr(
-        router, "proof", lambda net, outputs, routes: proved.append(len(outputs)) or proof(net, outputs, routes)
-    )
+
+    def noted(network: Network, outputs: Tensor, routes: list[Route], **options: bool) -> Proof:
+        proved.append(len(outputs))
+        return proof(network, outputs, routes, **options)
+
+    monkeypatch.setattr(router, "proof", noted)
     model, x, y = Net(between).double(), torch.randn(2 * N, C).double(), torch.arange(2 * N) % 3
     tangentlab.per_example_grads(model, (x, y))
     assert proved == [2]

@@ -9,7 +9,7 @@ one plain gradient (see `certificate`); what is not proved takes the exact fallb
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -141,8 +141,8 @@ class Router:
         if found != expected or None in found:
             return None
         live = [call for call in part.calls if call.edge.node in own.nodes]
-        verdict = proof(self.network, part.outputs, self._proposed(live, axes, own))
-        return replace(verdict, apart=True) if not verdict.failed else None
+        verdict = proof(self.network, part.outputs, self._proposed(live, axes, own), known_apart=True)
+        return None if verdict.failed else verdict
 
     def _proposed(self, live: list[Call], axes: list[int | None], facts: GraphFacts) -> list[Route]:
         parameters = self.network.parameters()
