@@ -377,3 +377,19 @@ def test_the_quadratic_form_of_conjugate_gradients_is_that_of_the_fisher_matrix_
     step = {name: torch.randn(p.shape, generator=generator, dtype=p.dtype) for name, p in model.named_parameters()}
     along = np.concatenate([part.flatten().numpy() for part in step.values()])
     assert precond.quadratic(step) == pytest.approx(np.mean((rows @ along) ** 2), rel=1e-10)
+
+
+@pytest.mark.parametrize(("order", "used"), [("update first", 1), ("precondition first", 0)])
+def test_the_order_says_whether_a_batch_acts_on_its_own_gradient_or_on_the_next(order: str, used: int) -> None:
+    model, layers = tiny_mlp(), [0, 2]
+    batches = [data(7, 4, seed=seed) for seed in (1, 2)]
+    precond = KFAC(model, damping=EPS, pi=False, order=order)
+    for x, y in batches:
+        truths = [kronecker_factors(factors(model, model[k], *batches[used])) for k in layers]
+        backward(model, x, y)
+        gradients = [layer_gradient(model[k]) for k in layers]
+        precond.step()
+    for k, (a, b), g in zip(layers, truths, gradients):
+        damped = b + np.sqrt(EPS) * np.eye(len(b)), a + np.sqrt(EPS) * np.eye(len(a))
+        expected = np.linalg.solve(np.kron(*damped), g.flatten()).reshape(g.shape)
+        np.testing.assert_allclose(layer_gradient(model[k]), expected, rtol=1e-8, atol=1e-10)
