@@ -108,3 +108,11 @@ def test_inputs_that_span_no_cut_are_refused() -> None:
         cut_triangle(model, x, 2 * x, 3 * x)
     with pytest.raises(InputError, match="one shape"):
         cut_segment(model, x, torch.ones(2))
+
+
+def test_one_bend_with_many_walls_is_divided_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mlp(2, 120, 1, seed=2)
+    whole = enumerate_regions(model, [[-1, 1]] * 2)
+    monkeypatch.setattr(regions, "PART_BYTES", 20_000)
+    parts = enumerate_regions(model, [[-1, 1]] * 2)
+    assert parts.parts > 5 and len(parts) == len(whole)

@@ -208,3 +208,19 @@ class TestRefusals:
 def test_pyramid_has_the_regions_of_its_formula() -> None:
     assert len(enumerate_regions(Pyramid(), [[-2, 2]] * 2)) == 8
     assert len(enumerate_regions(Pyramid(), [[-2, 2]] * 3)) == 16
+
+
+def test_a_shape_read_after_a_bend_is_that_of_all_corners() -> None:
+    class Flattened(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(2, 4), nn.Linear(6, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = torch.relu(self.first(x))
+            return self.last(torch.cat([h.reshape(h.shape[0], 4), x.view(x.size(0), -1)], 1))
+
+    torch.manual_seed(0)
+    model = Flattened()
+    partition = enumerate_regions(model, [[-1, 1]] * 2)
+    assert len(partition) == len(patterns_of(model, uniform(20_000, -1, 1, 2)))

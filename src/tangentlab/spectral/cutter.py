@@ -14,6 +14,10 @@ from tangentlab.spectral.complexes import Complex, Floats, Ints
 from tangentlab.spectral.subdivide import TOLERANCE, NewCorners, Subdivision
 
 NOISE = 1e-13
+BYTES_PER_FACE = 100
+"""Of a finished region and its affine map, for each of the 3^d faces that a cube has."""
+GROWTH = 4
+"""How far the rows of one bend may grow beyond the limit while it is cut."""
 
 
 class TooLarge(Exception):
@@ -97,6 +101,8 @@ class Cutter:
         chosen, values_at = chosen[order], values_at[order]
         sizes = scale[chosen] + np.abs(values_at)
         cut = Subdivision(self.complex, flat[:, chosen] - values_at, first + chosen, sizes, self._room(units))
+        if not cut.finished:
+            raise TooLarge(cut.complex)
         self.complex = cut.complex
         for new in cut.rounds:
             self.history.append(new)
@@ -129,16 +135,18 @@ class Cutter:
         if self.sizes[-1] * units * 8 > self.limit and self.complex.n_cells > 1:
             raise TooLarge(self.complex)
 
-    def _room(self, units: int) -> Callable[[int, int], None]:
+    def _room(self, units: int) -> Callable[[int, int], bool]:
+        """Refuses regions that would not fit in the memory budget, and stops where the rows of one part would not."""
         d = self.complex.dimension
+        before = self.complex.n_cells
 
-        def room(cells: int, corners: int) -> None:
-            need = 3 * corners * (units + d) * 8 + (self.found + cells) * 3**d * 40
+        def room(cells: int, corners: int) -> bool:
             require_memory(
-                need,
-                f"A partition of at least {self.found + cells} regions",
+                (self.found + cells) * 3**d * BYTES_PER_FACE,
+                f"A partition of at least {self.found + cells:,} regions",
                 "Use a smaller box, triangle or segment.",
             )
+            return corners * units * 8 <= GROWTH * self.limit or cells < 2 * before
 
         return room
 

@@ -69,11 +69,11 @@ class Carried(Tensor):
 
 def _step(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = func.__name__
+    traveller = _traveller.get()
     if name in FACTS or (name == "__get__" and getattr(func, "__self__", None) in _PLAIN_PROPERTIES):
-        return func(*args, **kwargs)
+        return func(traveller.catch_up(args[0].as_subclass(Tensor)), *args[1:], **kwargs)
     if name in CASTS:
         return args[0]
-    traveller = _traveller.get()
     carried = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Carried)]
     now: dict[int, Tensor] = {id(leaf): traveller.catch_up(leaf.as_subclass(Tensor)) for leaf in carried}
     args, kwargs = tree_map(lambda leaf: now[id(leaf)] if id(leaf) in now else _as_double(leaf), (args, kwargs))
@@ -97,7 +97,9 @@ _PLAIN_PROPERTIES = tuple(
 
 
 def _as_double(leaf: Any) -> Any:
-    return leaf.to(DTYPE) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+    if isinstance(leaf, Tensor):
+        return leaf.to("cpu", DTYPE) if leaf.is_floating_point() else leaf.cpu()
+    return leaf
 
 
 def _carried(result: Tensor, name: str, rows: int) -> Tensor:
@@ -141,7 +143,7 @@ def follow(model: nn.Module, points: Tensor, traveller: Traveller) -> Tensor:
     try:
         with torch.no_grad():
             outputs = torch.func.functional_call(
-                model, _in_double(model), (points.to(DTYPE).as_subclass(Carried),), strict=False
+                model, _in_double(model), (points.to("cpu", DTYPE).as_subclass(Carried),), strict=False
             )
     finally:
         _traveller.reset(token)
@@ -154,7 +156,7 @@ def follow(model: nn.Module, points: Tensor, traveller: Traveller) -> Tensor:
 
 
 def _in_double(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, floating ones in float64. Exact: float32 and bfloat16 numbers are float64 numbers."""
+    """Parameters and buffers on the processor, floating ones in float64, which holds every float32 and bfloat16 exactly."""
     state = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     return {name: _as_double(tensor.detach()) for name, tensor in state.items()}
 
@@ -162,4 +164,4 @@ def _in_double(model: nn.Module) -> dict[str, Tensor]:
 def plain_outputs(model: nn.Module, points: Tensor) -> Tensor:
     """The model itself in float64 at given points, `(points, outputs)`: the truth that followers are checked against."""
     with torch.no_grad():
-        return torch.func.functional_call(model, _in_double(model), (points.to(DTYPE),)).flatten(1)
+        return torch.func.functional_call(model, _in_double(model), (points.to("cpu", DTYPE),)).flatten(1)

@@ -64,7 +64,7 @@ def partition_of(model: nn.Module, domain: Complex, frame: Frame) -> Partition:
     """
     waiting, done = [domain], list[Complex]()
     scales: list[Floats] = []
-    limit = min(PART_BYTES, memory_budget() // 8)
+    limit = min(PART_BYTES, memory_budget() // 32)
     while waiting:
         part = waiting.pop()
         cutter = Cutter(part, limit, found=sum(one.n_cells for one in done), scales=scales)

@@ -77,7 +77,8 @@ class Subdivision:
         values: of every hyperplane at every corner, `(corners, hyperplanes)`.
         walls: the numbers that the new faces of each hyperplane get.
         scale: the size of each hyperplane's values; default: the largest that is given.
-        room: called with the numbers of cells and corners before each round; may refuse by an exception.
+        room: called with the numbers of cells and corners before each round. It may refuse by an exception, or stop the work by
+            returning False: `finished` is False then, and `complex` holds the cells as cut so far.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Subdivision:
         values: Floats,
         walls: Ints,
         scale: Floats | None = None,
-        room: Callable[[int, int], None] | None = None,
+        room: Callable[[int, int], bool] | None = None,
     ) -> None:
         self.complex = complex
         self.facets = list(complex.facets)
@@ -99,14 +100,16 @@ class Subdivision:
         self.d = complex.dimension
         self.halves = [np.full((len(one), 3), -1, dtype=np.int64) for one in self.facets]  # plus, minus, cut
         self.rounds: list[NewCorners] = []
+        self.finished = True
         alive = np.ones(complex.n_cells, dtype=bool)
         self.origins = np.arange(complex.n_cells)
         cells, planes = self._crossings()
         while len(cells):
             start = np.flatnonzero(np.concatenate([[True], cells[1:] != cells[:-1]]))
             cut, by = cells[start], planes[start]
-            if room is not None:
-                room(int(alive.sum()) + len(cut), len(self.corners))
+            if room is not None and not room(int(alive.sum()) + len(cut), len(self.corners)):
+                self.finished = False
+                break
             self._cut(cut, by)
             alive[cut] = False
             alive = np.concatenate([alive, np.ones(2 * len(cut), dtype=bool)])
