@@ -120,11 +120,13 @@ class NearestNeighbours(Experiment):
             for column in self._accuracies(results, seed, count).T
         ]
         ratios = [float(zeta[NETWORK][high].mean() / rival[high].mean()) for rival in rivals]
-        lows = [float(zeta[NETWORK][low].mean() / rivals[0][low].mean())]
+        lows = float(zeta[NETWORK][low].mean() / rivals[0][low].mean())
+        fall, *falls = (float(one[high].mean() / one[low].mean()) for one in (zeta[NETWORK], *rivals))
         return {
             "SB-10-fitted": last["accuracy"],
             "SB-10-smooth": max(ratios),
-            "SB-10-expressive": abs(float(np.log2(lows[0]))),
+            "SB-10-expressive": abs(float(np.log2(lows))),
+            "SB-10-decay": fall / min(falls),
             "SB-10-petals": float(np.mean(orders)),
         }
 
