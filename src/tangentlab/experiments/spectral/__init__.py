@@ -6,6 +6,7 @@ from tangentlab.lazy import imported_on_first_use
 
 if TYPE_CHECKING:
     from tangentlab.experiments.spectral.connected_classes import ConnectedClasses as ConnectedClasses
+    from tangentlab.experiments.spectral.decay_exponents import DecayExponents as DecayExponents
     from tangentlab.experiments.spectral.delta_peak import DeltaPeak as DeltaPeak
     from tangentlab.experiments.spectral.flower_frequencies import FlowerFrequencies as FlowerFrequencies
     from tangentlab.experiments.spectral.flower_labels import FlowerLabels as FlowerLabels

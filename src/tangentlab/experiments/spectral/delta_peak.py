@@ -17,7 +17,7 @@ from tangentlab.experiments._images import Row, follow
 from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.spectral._waves import columns, common_network, first_steps, mean_map, squared_error
 from tangentlab.figures.style import PALETTE, heatmap, label, panels
-from tangentlab.spectral import discrete_spectrum
+from tangentlab.spectral import clip_weights, discrete_spectrum
 
 
 class Net(NamedTuple):
@@ -100,8 +100,7 @@ class DeltaPeak(Experiment):
         for net in self.all_nets():
             model = common_network(lab, 1, net.width, net.depth)
             optimizer = torch.optim.Adam(model.parameters(), lr=self.rate)
-            optimizer.register_step_post_hook(partial(_clip, net.clip))
-            _clip(net.clip, optimizer)
+            clip_weights(optimizer, net.clip)
             follow(
                 lab,
                 "spectrum",
@@ -204,11 +203,3 @@ class DeltaPeak(Experiment):
         return Picture(
             "figure-a.9", figure, "What the network with clipped weights predicts, by training step; one seed."
         )
-
-
-@torch.no_grad()
-def _clip(limit: float, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Every parameter into [-limit, limit]."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.clamp_(-limit, limit)

@@ -24,7 +24,7 @@ from tangentlab.experiments.spectral._waves import (
     mean_map,
     squared_error,
 )
-from tangentlab.figures.style import PALETTE, band, label, legend_beside, panels
+from tangentlab.figures.style import PALETTE, band, label, legend_beside, log_height, panels
 from tangentlab.spectral import latent_reach, wave_rates
 
 DIRECTIONS = 64
@@ -149,8 +149,8 @@ class FlowerFrequencies(Experiment):
             band(left, results.curves("spectrum", "step", "loss", petals=petals), f"L = {petals}", color=color)
             reach = float(latent_reach(partial(flower, petals=petals), units).max())
             wanted = np.linspace(0, self.top, 2)
-            right.plot(wanted, 2 * math.pi * wanted / reach, color=color, label=f"L = {petals}")
-        left.set_yscale("log")
+            right.plot(wanted, wanted / reach, color=color, label=f"L = {petals}")
+        log_height(left)
         label(left, "training step", "mean squared error", "training loss")
         label(right, "frequency along the curve", "frequency needed in the plane", "by stationary phase")
         legend_beside(right)

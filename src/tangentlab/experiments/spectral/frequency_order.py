@@ -191,6 +191,7 @@ class FrequencyOrder(Experiment):
                     rates = results.table("rate", seed=seed)["rate"]
                     right.plot(rates, when, "o", color=color, alpha=0.6)
         right.set_xscale("log")
+        right.minorticks_off()
         for axes in (left, right):
             axes.set_yscale("symlog", linthresh=self.period)
         label(left, "frequency", f"first step with {self.threshold:g} of the amplitude", "when it is learnt")
