@@ -63,12 +63,14 @@ class DecayExponents(Experiment):
         transform = NetworkTransform(partition, border=False)
         angles = np.pi * torch.rand(self.directions, generator=lab.generator("angles")).double().numpy()
         chosen = {KINDS[0]: np.c_[np.cos(angles), np.sin(angles)], KINDS[1]: self._normals(partition)}
-        pairs = [(kind, direction) for kind, directions in chosen.items() for direction in directions]
-        for kind, direction in lab.loop(pairs, "directions"):
+        triples = [
+            (kind, n, direction) for kind, directions in chosen.items() for n, direction in enumerate(directions)
+        ]
+        for kind, number, direction in lab.loop(triples, "directions"):
             told = decay_along(partition, direction)
             slope = envelope_slope(transform, direction, self.low, self.high, self.octaves)
             lab.log("decay", kind=kind, direction=direction.tolist(), exponent=told.exponent, slope=-slope)
-            if direction is chosen[kind][0]:
+            if number == 0:
                 t = np.geomspace(1, self.high, 2_000)
                 peaks = np.abs(transform(t[:, None] * direction)).reshape(40, -1).max(1)
                 lab.log("curve", kind=kind, t=t.reshape(40, -1)[:, 25].tolist(), size=peaks.tolist())
