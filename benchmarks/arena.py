@@ -154,7 +154,8 @@ def _compare(job: Job, records: dict[str, dict[str, Any]], files: dict[str, Path
             continue
         expected = arrays[reference]
         deviations = {key: deviation(arrays[name].get(key, np.array([])), expected[key]) for key in expected}
-        limits = {key: LOOSE.get((job.kind, key), TOLERANCE[job.kind]) for key in deviations}
+        usual = LOOSE.get((name, job.kind), TOLERANCE[job.kind])
+        limits = {key: LOOSE.get((job.kind, key), usual) for key in deviations}
         records[name] |= {"compared_with": reference, "deviations": deviations}
         records[name]["agrees"] = all(deviations[key] <= limits[key] for key in deviations)
 
