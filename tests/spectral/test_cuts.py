@@ -116,3 +116,18 @@ def test_one_bend_with_many_walls_is_divided_as_well(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(regions, "PART_BYTES", 20_000)
     parts = enumerate_regions(model, [[-1, 1]] * 2)
     assert parts.parts > 5 and len(parts) == len(whole)
+
+
+def test_transform_along_a_line_of_a_convolutional_network_is_quadrature() -> None:
+    model = convolutional().double()
+    start, end = torch.randn(2, 1, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    partition = cut_segment(model, start, end)
+    k = np.array([0.0, 0.01, 1.0, 7.0, 40.0])
+    ends = np.unique(partition.complex.corners)
+    nodes, weights = np.polynomial.legendre.leggauss(16)
+    half, middle = np.diff(ends)[:, None] / 2, (ends[1:] + ends[:-1])[:, None] / 2
+    points, weights = (middle + half * nodes).reshape(-1), (half * weights).reshape(-1)
+    with torch.no_grad():
+        values = model(partition.frame.points(torch.from_numpy(points)[:, None]))[:, 1].numpy()
+    truth = np.exp(-1j * np.multiply.outer(k, points)) @ (weights * values)
+    np.testing.assert_allclose(network_transform(partition, k, output=1), truth, atol=1e-11)

@@ -200,6 +200,12 @@ class TestRefusals:
         with pytest.raises(InputError, match="box"):
             enumerate_regions(hat(), box)  # type: ignore[arg-type]
 
+    def test_boxes_and_shapes_that_the_network_does_not_take(self) -> None:
+        with pytest.raises(ModelError, match=r"inputs of shape \(3,\)"):
+            enumerate_regions(mlp(2, 4, 1), [[-1, 1]] * 3)
+        with pytest.raises(InputError, match="shape"):
+            enumerate_regions(mlp(2, 4, 1), [[-1, 1]] * 2, shape=(3,))
+
     def test_a_partition_that_would_not_fit(self) -> None:
         with memory_limit(300_000), pytest.raises(MemoryBudgetError, match="regions"):
             enumerate_regions(mlp(2, 64, 3), [[-5, 5]] * 2)

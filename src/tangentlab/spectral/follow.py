@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tangentlab.errors import ModelError, NumericsError
+from tangentlab.errors import ModelError, NumericsError, TangentlabError
 from tangentlab.spectral.bends import BENDS, Bend, pooling_windows
 
 Function = Callable[..., Any]
@@ -145,6 +145,10 @@ def follow(model: nn.Module, points: Tensor, traveller: Traveller) -> Tensor:
             outputs = torch.func.functional_call(
                 model, _in_double(model), (points.to("cpu", DTYPE).as_subclass(Carried),), strict=False
             )
+    except TangentlabError:
+        raise
+    except RuntimeError as error:
+        raise ModelError(f"The network failed on inputs of shape {tuple(points.shape[1:])}: {error}") from error
     finally:
         _traveller.reset(token)
     if not isinstance(outputs, Carried):

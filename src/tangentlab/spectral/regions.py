@@ -8,6 +8,7 @@ cell that was cut. Afterwards one point of each cell gives its affine map.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 import torch
@@ -35,15 +36,23 @@ def enumerate_regions(model: nn.Module, box: Box, shape: Sequence[int] | None = 
         box: `(low, high)` of every input, `(d, 2)`; for one input also `(low, high)`.
         shape: of an input, with d numbers; default `(d,)`.
 
-    Cost: about 20 microseconds per region in 2-D. The number of regions grows like `(units)^d`: meant for d up to 3, and for
-    small networks beyond (`search_regions` needs no faces).
+    Cost: about 10 microseconds per region in 2-D and 20 in 3-D, on one thread. The number of regions grows like `(units)^d`:
+    meant for d up to 3, and for small networks beyond (`search_regions` needs no faces).
     """
     limits = box_limits(box)
     d = len(limits)
     require_memory(3**d * 50, f"The faces of a box in {d} dimensions", "Use search_regions, or a cut.")
-    inner = tuple(shape) if shape is not None else (d,)
+    inner = input_shape(shape, d)
     frame = Frame(torch.zeros(inner, dtype=DTYPE), torch.eye(d, dtype=DTYPE).view(d, *inner))
     return partition_of(model, Complex.box(limits[:, 0], limits[:, 1]), frame)
+
+
+def input_shape(shape: Sequence[int] | None, dimension: int) -> tuple[int, ...]:
+    """The shape of an input of d numbers; default `(d,)`."""
+    inner = tuple(shape) if shape is not None else (dimension,)
+    if prod(inner) != dimension:
+        raise InputError(f"The argument shape {inner} has {prod(inner)} numbers and the box {dimension}.")
+    return inner
 
 
 def box_limits(box: Box) -> Floats:

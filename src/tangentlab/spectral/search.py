@@ -18,7 +18,7 @@ from tangentlab.errors import InputError, NumericsError
 from tangentlab.spectral.complexes import Floats, Ints
 from tangentlab.spectral.follow import DTYPE
 from tangentlab.spectral.patterns import Pattern, Region, _region, region_of
-from tangentlab.spectral.regions import Box, box_limits
+from tangentlab.spectral.regions import Box, box_limits, input_shape
 
 THIN = 1e-10
 """Balls with a radius below this part of the box do not count."""
@@ -41,7 +41,7 @@ def search_regions(
     Cost: one linear program per region and unit (about a millisecond each), whatever d is: for hundreds of regions.
     """
     limits = box_limits(box)
-    inner = tuple(shape) if shape is not None else (len(limits),)
+    inner = input_shape(shape, len(limits))
     size = float(np.ptp(limits, axis=1).min())
     start = _inside(model, torch.from_numpy(limits.mean(1)).view(inner), limits, size)
     seen, found, waiting = {_key(start.pattern)}, [], deque([start])
