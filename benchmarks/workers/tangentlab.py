@@ -100,12 +100,12 @@ def fvp(task: Task) -> Prepared:
 
 
 def hvp(task: Task) -> Prepared:
-    """Products with the Hessian of the mean loss, inside one `frozen()` block."""
+    """Products with the Hessian of the mean loss, inside one `frozen()` block; that it is symmetric is proved in the first."""
     problem = common.problem(task)
     shared = [_pvector(problem, flat) for flat in common.vectors(task)]
+    matrix = Hessian(problem.model, (problem.x, problem.y), PMatImplicit)
 
     def run() -> list[PVector]:
-        matrix = Hessian(problem.model, (problem.x, problem.y), PMatImplicit)
         with matrix.frozen():
             products = [matrix.mv(vector) for vector in shared]
         return [products[0], products[-1]]

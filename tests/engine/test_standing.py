@@ -69,6 +69,19 @@ def test_a_chain_that_stays_as_it_is_is_proved_once_per_shape(proofs: list[int])
     assert len(proofs) == 2
 
 
+def test_a_selection_of_all_layers_is_kept_and_one_of_some_is_proved_anew(proofs: list[int]) -> None:
+    model = chain()
+    tl.NTK(model, X)
+    before = len(proofs)
+    tl.FIM(model, X, tl.PMatKFAC, layers=["0", "1", "3"])
+    assert len(proofs) == before
+    for _ in range(2):
+        found = tl.NTK(model, X, layers=["0", "3"]).data
+    assert len(proofs) == before + 2
+    parts = tl.NTK(model, X, per_layer=True)
+    torch.testing.assert_close(found, parts["0"].data + parts["3"].data)
+
+
 def test_values_play_no_part_in_a_proof_and_are_always_those_of_now(proofs: list[int]) -> None:
     model = chain()
     for change in (

@@ -80,13 +80,16 @@ class Network:
         progress: bool | None = None,
     ) -> Network:
         """Build and check: the mode of the model must make the outputs a deterministic function of each example."""
-        require_module(model)
         with TURN:
-            known = known_chain(model) if layers is None else None
-            layout = LayerCollection.of(model, layers) if known is None else known.layout
-            _require_trainable(layout.parameters(model))
+            known = known_chain(model)
+            if known is None:
+                require_module(model)
+            layout = known.layout if known is not None and layers is None else LayerCollection.of(model, layers)
             if known is None:
                 refuse_modes(model)
+            elif layout == known.layout:
+                layout = known.layout
+            _require_trainable(layout.parameters(model))
         return cls(model, layout, forward, function, verify, n_output, progress)
 
     def parameters(self) -> dict[str, nn.Parameter]:
