@@ -27,6 +27,7 @@ from tangentlab.engine.losses import (
     probabilities,
     require_classes,
 )
+from tangentlab.engine.multinomial import multinomial_factor
 from tangentlab.errors import InputError
 
 
@@ -64,16 +65,6 @@ class Likelihood(ABC):
         raise NotImplementedError
 
 
-def _multinomial_factor(p: Tensor, tails: Tensor, index: range) -> Tensor:
-    """u_j for j in index, (J, N, C), at one position, all at once. tails: sums of p from every class to the last, (N, C)."""
-    tiny, rest = torch.finfo(p.dtype).tiny, tails[:, index.start + 1 : index.stop + 1]
-    scale = (p[:, index.start : index.stop] * rest / tails[:, index.start : index.stop].clamp_min(tiny)).sqrt()
-    shares = p[:, None, :] / rest.clamp_min(tiny)[:, :, None]
-    u = shares.mul_(-scale[:, :, None]).triu_(index.start + 1)
-    u.diagonal(index.start, 1, 2).copy_(scale)
-    return u.transpose(0, 1)
-
-
 class Classification(Likelihood):
     """Softmax over one axis: (N, C) logits; (N, T, V) token logits with classes last; (N, C, H, W) with class_axis=1.
 
@@ -102,7 +93,7 @@ class Classification(Likelihood):
         p = p.reshape(shape[0], -1, classes)
         tails = p.flip(-1).cumsum(-1).flip(-1)
         if p.shape[1] == 1:
-            return self._classes_back(_multinomial_factor(p[:, 0], tails[:, 0], index).reshape(len(index), *shape))
+            return self._classes_back(multinomial_factor(p[:, 0], tails[:, 0], index).reshape(len(index), *shape))
         u = p.new_zeros((len(index), *p.shape))
         for row, k in enumerate(index):
             position, j = divmod(k, classes - 1)
