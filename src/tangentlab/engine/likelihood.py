@@ -68,9 +68,7 @@ class Likelihood(ABC):
 class Classification(Likelihood):
     """Softmax over one axis: (N, C) logits; (N, T, V) token logits with classes last; (N, C, H, W) with class_axis=1.
 
-    diag(p) - p p^T = sum_{j<C-1} u_j u_j^T with the closed-form LDL^T factor of the multinomial covariance (Tanabe & Sagae
-    1992): q_j = sum_{i>j} p_i, u_j = sqrt(p_j q_j / q_{j-1}) (e_j - sum_{i>j} (p_i / q_j) e_i): one backward fewer than
-    classes, and no cancellation.
+    diag(p) - p p^T = sum_{j<C-1} u_j u_j^T (see `multinomial`): one backward fewer than classes, and no cancellation.
 
     Observed labels equal to `ignore_index` (None for none) are passed over: score and loss are zero there. Expectations over
     labels and labels drawn from the model do not look at them.
@@ -97,8 +95,8 @@ class Classification(Likelihood):
         u = p.new_zeros((len(index), *p.shape))
         for row, k in enumerate(index):
             position, j = divmod(k, classes - 1)
-            rest, total = tails[:, position, j + 1], tails[:, position, j]
-            scale = (p[:, position, j] * rest / total.clamp_min(torch.finfo(p.dtype).tiny)).sqrt()
+            rest, total = tails[:, position, j + 1], tails[:, position, j].clamp_min(torch.finfo(p.dtype).tiny)
+            scale = (p[:, position, j] * rest / total).sqrt()
             u[row, :, position, j] = scale
             share = p[:, position, j + 1 :] / rest.clamp_min(torch.finfo(p.dtype).tiny)[:, None]
             u[row, :, position, j + 1 :] = -scale[:, None] * share

@@ -1,4 +1,8 @@
-"""The factor of the covariance of a multinomial in closed form (Tanabe & Sagae 1992), for all classes at once."""
+"""The closed-form LDL^T factor of the covariance of a multinomial (Tanabe & Sagae 1992), for all classes at once.
+
+diag(p) - p p^T = sum_{j<C-1} u_j u_j^T,    q_j = sum_{i>j} p_i,
+u_j = sqrt(p_j q_j / q_{j-1}) (e_j - sum_{i>j} (p_i / q_j) e_i)
+"""
 
 from __future__ import annotations
 
