@@ -87,8 +87,7 @@ class Classification(Likelihood):
         """Vectors k = position * (C - 1) + j."""
         classes = require_classes(outputs, self.class_axis)
         p = outputs.detach().movedim(self.class_axis, -1).softmax(-1)
-        shape = p.shape
-        p = p.reshape(shape[0], -1, classes)
+        shape, p = p.shape, p.reshape(len(p), -1, classes)
         tails = p.flip(-1).cumsum(-1).flip(-1)
         if p.shape[1] == 1:
             return self._classes_back(multinomial_factor(p[:, 0], tails[:, 0], index).reshape(len(index), *shape))
