@@ -27,6 +27,8 @@ FROM_DESK = {
     "order": ("frequency-order", "figure-3.1"),
     "waves": ("kernel-frequencies", "figures-3.6-a.3"),
     "noise": ("radial-noise", "figure-3.4"),
+    "labels": ("kernel-noise", "figure-3.5"),
+    "decay": ("decay-exponents", "decay"),
     "neighbours": ("nearest-neighbours", "figure-a.13e"),
     "flowers": ("flower-frequencies", "figure-3.8"),
 }
