@@ -24,6 +24,7 @@ from tangentlab.objects.fmat_implicit import FMatImplicit
 from tangentlab.objects.fvector import FVector
 from tangentlab.recorder import probes
 from tests.limits.generators import CALLS as OF_LIMITS
+from tests.spectral.generators import CALLS as OF_SPECTRAL
 
 PACKAGE = Path(tl.__file__).parent
 
@@ -189,6 +190,7 @@ CALLS: dict[str, Callable[[Generator], Any]] = {
     ),
     "objects.pvector.PVector.random_unit": lambda g: tl.PVector.random_unit(network(), generator=g).flat,
     **OF_LIMITS,
+    **OF_SPECTRAL,
 }
 
 
