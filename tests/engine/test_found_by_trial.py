@@ -423,3 +423,25 @@ def test_mixing_that_a_saturated_softmax_hides_in_the_first_batch_is_seen_in_the
     assert relative_error(tl.Jacobian(model, far).data, dense_jacobian(model, far)) < 1e-8  # nothing to be seen in it
     with pytest.raises(ModelError, match="depend on other examples"):
         tl.Jacobian(model, [(far,), (0.1 * far,)])
+
+
+class NormOfPixelsWithChannelsLast(nn.Module):
+    """Torch ends the process when it is asked for gradients of this norm's parameters alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm, self.head = nn.Linear(2, 2), nn.GroupNorm(1, 2), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.layer(x.movedim(1, -1)).movedim(-1, 1)).tanh().flatten(1))
+
+
+def test_the_parameters_of_a_group_norm_alone_do_not_end_the_process() -> None:
+    model, x = NormOfPixelsWithChannelsLast().double(), torch.randn(3, 2, 2, 2, dtype=torch.float64)
+    truth = dense_jacobian(model, x)[..., 6:10]
+    for layers in ("norm", ["norm.weight", "norm.bias"]):
+        assert relative_error(tl.Jacobian(model, x, layers=layers).data, truth) < 1e-12
+        assert tl.check(model, x, layers=layers).passed
+        product = tl.Jacobian(model, x, tl.PullBackImplicit, layers=layers)
+        assert torch.isfinite((product @ tl.FVector(torch.ones(2, 3, dtype=torch.float64))).flat).all()
+    assert torch.isfinite(tl.NTK(model, x, layers="norm", representation=tl.FMatImplicit).matrix()).all()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from tangentlab.engine.backward import backward
-from tangentlab.engine.graph import NO_DEPENDENCE
+from tangentlab.engine.graph import NO_DEPENDENCE, companions
 from tangentlab.engine.groups import Group, Site
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.snapshot import TURN, same_attributes
@@ -210,7 +210,7 @@ def _stacked(column: Sequence[Tensor | None]) -> Tensor | None:
 def gradients(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batched: bool = False) -> list[Tensor | None]:
     """`torch.autograd.grad` that keeps the graph, ignores gradient hooks on parameters and never gives sparse tensors."""
     with TURN, without_hooks([leaf for leaf in inputs if isinstance(leaf, Tensor)]):
-        grads = backward(outputs, inputs, cotangents, batched)
+        grads = backward(outputs, [*inputs, *companions(outputs)], cotangents, batched)[: len(inputs)]
     return [grad.to_dense() if grad is not None and grad.is_sparse else grad for grad in grads]
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from tangentlab.engine.batches import common_length, take_examples
 from tangentlab.engine.capture import Route, RouteUse, call_gradients, factors_of, gradients
-from tangentlab.engine.graph import coarsest_type
+from tangentlab.engine.graph import coarsest_type, read_graph
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.network import Network, grad_mode, require_finite
@@ -275,6 +275,7 @@ def examples_depend_on_each_other(
         try:
             with grad_mode(), untouched(network.model):
                 alone = network(take_examples(batch, company))[:1]
+                read_graph(alone)
                 own = plain_gradient(alone, parameters, cotangent[n : n + 1])
         except Exception:  # whatever the model says about so few examples: its batch is all there is
             return None

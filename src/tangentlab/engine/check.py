@@ -20,7 +20,7 @@ from tangentlab.engine.certificate import (
     plain_gradient,
     random_weights,
 )
-from tangentlab.engine.graph import reaches
+from tangentlab.engine.graph import reaches, read_graph
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
 from tangentlab.engine.network import Network, Options, grad_mode, require_finite, require_module, spelled_out
@@ -115,7 +115,9 @@ _ORIGINAL = (
 
 def _outputs(network: Network, x: Any) -> Tensor:
     with grad_mode(), untouched(network.model):
-        return network(x)
+        outputs = network(x)
+    read_graph(outputs)
+    return outputs
 
 
 def _spread(size: int, most: int) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node
+from torch.autograd.graph import GradientEdge, Node
 
 from tangentlab.errors import ModelError
 
@@ -46,6 +46,8 @@ def read_graph(outputs: Tensor) -> GraphFacts:
         signature.append(name)
         if name.startswith(_MOVING):
             signature.append(_places(node))
+        if name.startswith("NativeGroupNormBackward"):
+            _note_input(node, outputs)
         if name.startswith("CheckpointFunctionBackward"):
             raise ModelError(
                 "The model uses reentrant activation checkpointing, which hides its parameters from the graph: "
@@ -62,6 +64,26 @@ def read_graph(outputs: Tensor) -> GraphFacts:
     return GraphFacts(frozenset(seen), tuple(leaves), consumers, hash(tuple(signature)))
 
 
+def _note_input(node: Node, outputs: Tensor) -> None:
+    """Keep the edge to the input of a group norm with the outputs: see `companions`."""
+    child, index = node.next_functions[0]
+    if child is not None:
+        outputs.grad_fn.metadata.setdefault(_COMPANIONS, []).append(GradientEdge(child, index))  # type: ignore[union-attr]
+
+
+def companions(outputs: Tensor) -> list[GradientEdge]:
+    """What must be asked for with every gradient of these outputs, or of one of them, once their graph was read.
+
+    Torch ends the process where the gradient of a group norm's weight is asked for and that of its input is not, if the
+    channels are last in memory.
+    """
+    node = outputs.grad_fn
+    while node is not None and _COMPANIONS not in node.metadata and node.name() == "SelectBackward0":
+        node = node.next_functions[0][0]
+    return [] if node is None else node.metadata.get(_COMPANIONS, [])
+
+
+_COMPANIONS = "tangentlab: inputs of group norms"
 _MOVING = ("Index", "Gather", "Scatter", "Sort", "Topk", "Roll", "Where", "MaskedSelect", "Embedding", "Take")
 
 
