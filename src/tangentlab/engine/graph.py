@@ -68,7 +68,8 @@ def _note_input(node: Node, outputs: Tensor) -> None:
     """Keep the edge to the input of a group norm with the outputs: see `companions`."""
     child, index = node.next_functions[0]
     if child is not None:
-        outputs.grad_fn.metadata.setdefault(_COMPANIONS, []).append(GradientEdge(child, index))  # type: ignore[union-attr]
+        root: Any = outputs.grad_fn
+        root.metadata.setdefault(_COMPANIONS, []).append(GradientEdge(child, index))
 
 
 def companions(outputs: Tensor) -> list[GradientEdge]:
@@ -77,7 +78,7 @@ def companions(outputs: Tensor) -> list[GradientEdge]:
     Torch ends the process where the gradient of a group norm's weight is asked for and that of its input is not, if the
     channels are last in memory.
     """
-    node = outputs.grad_fn
+    node: Any = outputs.grad_fn
     while node is not None and _COMPANIONS not in node.metadata and node.name() == "SelectBackward0":
         node = node.next_functions[0][0]
     return [] if node is None else node.metadata.get(_COMPANIONS, [])
