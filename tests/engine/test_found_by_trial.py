@@ -445,3 +445,27 @@ def test_the_parameters_of_a_group_norm_alone_do_not_end_the_process() -> None:
         product = tl.Jacobian(model, x, tl.PullBackImplicit, layers=layers)
         assert torch.isfinite((product @ tl.FVector(torch.ones(2, 3, dtype=torch.float64))).flat).all()
     assert torch.isfinite(tl.NTK(model, x, layers="norm", representation=tl.FMatImplicit).matrix()).all()
+
+
+def test_products_by_one_gradient_per_output_take_outputs_of_another_type() -> None:
+    """A hook that changes gradients, and a function without second derivatives: no other way is left."""
+
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return 0.5 * grad
+
+    class Cast(CastAtTheEnd):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(Once.apply(x * self.scale[:3]))
+
+    model, x = Cast(torch.float32).double(), torch.randn(5, 3, dtype=torch.float64)
+    jacobian = tl.Jacobian(model, x, tl.PushForwardImplicit)
+    v = torch.randn(jacobian.layout.numel, dtype=torch.float64)
+    found = (jacobian @ tl.PVector(jacobian.layout, v)).data.double()
+    assert relative_error(found, dense_jacobian(model, x).double() @ v) < 1e-5

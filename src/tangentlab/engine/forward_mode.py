@@ -218,7 +218,8 @@ class Linearization:
         for number in range(outputs.numel()):
             unit = torch.zeros_like(result)
             unit[number] = 1
-            result[number] = self.vjp(unit.reshape(outputs.shape)) @ flat.to(result.dtype)
+            pulled = self.vjp(unit.reshape(outputs.shape))
+            result[number] = pulled @ flat.to(pulled.dtype)
         return result.reshape(outputs.shape)
 
 
