@@ -48,8 +48,8 @@ class LossRegimes(Experiment):
     features: int = 30
     samples: int = 10
     alphas: tuple[float, ...] = (0.01, 1.0, 10.0)
-    depth: float = 20_000.0
-    moments: int = 60
+    depth: float = 1e6
+    moments: int = 80
 
     def cost(self) -> Cost:
         """One step per alpha and loss."""
