@@ -9,7 +9,7 @@ import torch
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments.limits._measures import cut_short
-from tangentlab.figures.style import PALETTE, band, label, legend_beside, panels
+from tangentlab.figures.style import PALETTE, band, label, legend_below, panels
 from tangentlab.implicit_bias import (
     follow_flow,
     least_nuclear,
@@ -93,11 +93,11 @@ class MatrixCompletion(Experiment):
 
     def draw(self, results: Results) -> Iterator[Picture]:
         """Change and error on what was not observed."""
-        figure, ((axes,),) = panels()
+        figure, ((axes,),) = panels(width=6.0)
         for name, words, color in (
-            ("change", "change", PALETTE[0]),
-            ("error", "error", PALETTE[1]),
-            ("excess", "nuclear norm over the least, − 1", PALETTE[2]),
+            ("change", "change, not observed", PALETTE[0]),
+            ("error", "error, not observed", PALETTE[1]),
+            ("excess", "nuclear norm / least − 1", PALETTE[2]),
         ):
             band(axes, results.curves("completion", "alpha", name), words, color=color, marker="o")
         axes.set_xscale("log")
@@ -108,7 +108,7 @@ class MatrixCompletion(Experiment):
             "relative size",
             f"{self.size} x {self.size}, rank 1, {self.share:.0%} observed",
         )
-        legend_beside(axes, "entries not observed")
+        legend_below(axes, 3)
         yield Picture(
             "completion",
             figure,
