@@ -13,6 +13,7 @@ from tangentlab.models.mlp import MLP
 from tangentlab.models.pretrained import imagenet_resnet18
 from tangentlab.models.resnet import ResNet, ResNet18, ResNet20, ResNet34, ResNet50
 from tangentlab.models.vgg import VGG, VGG11, VGG13, VGG16, VGG19
+from tangentlab.models.wide import WideMLP
 
 __all__ = [
     "GPT",
@@ -30,6 +31,7 @@ __all__ = [
     "ResNet20",
     "ResNet34",
     "ResNet50",
+    "WideMLP",
     "fan_in_normal_",
     "glorot_",
     "imagenet_resnet18",

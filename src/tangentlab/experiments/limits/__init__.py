@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from tangentlab.experiments.limits.degrees import MonomialDegrees as MonomialDegrees
     from tangentlab.experiments.limits.emulation import SGDEmulation as SGDEmulation
     from tangentlab.experiments.limits.emulator_kernel import EmulatorKernel as EmulatorKernel
+    from tangentlab.experiments.limits.infinite_width import InfiniteWidth as InfiniteWidth
     from tangentlab.experiments.limits.junk_bound import JunkBound as JunkBound
     from tangentlab.experiments.limits.lazy_parities import LazyParities as LazyParities
     from tangentlab.experiments.limits.loss_regimes import LossRegimes as LossRegimes
