@@ -40,11 +40,11 @@ class InfiniteWidth(Experiment):
     notes = {"desk": "beside the slides, which speak of the kernel regime without infinite width: all claims are ours"}
 
     data: str = "mnist"
-    train: int = 500
+    train: int = 200
     test: int = 500
     widths: tuple[int, ...] = (64, 256, 1024, 4096)
     depth: int = 3
-    steps: int = 600
+    steps: int = 300
     rate: float = 0.5
 
     def cost(self) -> Cost:
