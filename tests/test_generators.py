@@ -162,7 +162,7 @@ CALLS: dict[str, Callable[[Generator], Any]] = {
     "kernels.eigenpairs.gram_eigenpairs": lambda g: small(lambda: eigenpairs.gram_eigenpairs(MATRIX, 2, generator=g)),
     "kernels.eigenpairs.product_eigenpairs": lambda g: eigenpairs.product_eigenpairs(kernel(), 3, g),
     "linearized.quadratic.QuadraticModel.turned": lambda g: uniform_model().turned(g).basis,
-    "linearized.groups.Groups.balanced": lambda g: Groups({"even": torch.arange(0, 40, 2)}).balanced(9, g).rows,
+    "linearized.example_groups.Groups.balanced": lambda g: Groups({"even": torch.arange(0, 40, 2)}).balanced(9, g).rows,
     "linearized.spurious.add_corner_patch": lambda g: (
         add_corner_patch(two_classes(), two_classes(), 0.7, g, pixels=3)[0].inputs
     ),

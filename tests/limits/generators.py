@@ -29,10 +29,10 @@ FAMILIES: dict[str, limits.Family] = {
     "functions.Family": limits.Parities(N),
     "functions.TableFamily": limits.TableFamily(limits.Parities(N).sample(16, Generator().manual_seed(0)).table()),
     "functions.CallableFamily": limits.CallableFamily(N, lambda g: _random_sign(g)),
-    "tasks.DNFs": limits.DNFs(N, 3, 2),
-    "tasks.DecisionTrees": limits.DecisionTrees(N, 3),
-    "tasks.Communities": limits.Communities(3),
-    "tasks.Additions": limits.Additions(N),
+    "task_families.DNFs": limits.DNFs(N, 3, 2),
+    "task_families.DecisionTrees": limits.DecisionTrees(N, 3),
+    "task_families.Communities": limits.Communities(3),
+    "task_families.Additions": limits.Additions(N),
 }
 
 
