@@ -469,3 +469,28 @@ def test_products_by_one_gradient_per_output_take_outputs_of_another_type() -> N
     v = torch.randn(jacobian.layout.numel, dtype=torch.float64)
     found = (jacobian @ tl.PVector(jacobian.layout, v)).data.double()
     assert relative_error(found, dense_jacobian(model, x).double() @ v) < 1e-5
+
+
+@pytest.mark.parametrize("where", ["input", "output"])
+def test_a_patched_layer_that_is_itself_on_the_first_examples_is_proved_on_all(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.inner(x).exp())
+
+    plain = nn.Linear.forward
+    patched = {"input": lambda self, x: plain(self, x.relu()), "output": lambda self, x: plain(self, x).relu()}[where]
+    model, x = Two().double(), torch.rand(20, 3, dtype=torch.float64)
+    x[2:] *= torch.randn(18, 3, dtype=torch.float64).sign()
+    with torch.no_grad():
+        model.inner.weight.abs_()
+        model.inner.bias.zero_()
+        model.head.weight.abs_()
+        model.head.bias.abs_()
+    monkeypatch.setattr(nn.Linear, "forward", patched)
+    assert relative_error(tl.Jacobian(model, x).data, dense_jacobian(model, x)) < 1e-12

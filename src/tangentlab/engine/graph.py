@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,6 +162,24 @@ def leaves_of_call(node: Node, origins: Collection[Node], limit: int = 64) -> se
             else:
                 stack.append(child)
     return leaves
+
+
+def reads_its_input(node: Node, inputs: Sequence[Tensor]) -> bool:
+    """Whether an operation, seen through views of its result, has kept the very memory of an input for its derivative.
+
+    Then nothing stands between a layer's input and its one operation, nor between that and its output.
+    """
+    while node.name() in ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"):
+        child, _ = node.next_functions[0]
+        if child is None:
+            return False
+        node = child
+    try:
+        kept = [getattr(node, f"_saved_{name}", None) for name in ("mat1", "self", "input", "indices")]
+    except RuntimeError:  # freed, written since, or kept elsewhere
+        return False
+    memory = {(one.data_ptr(), one.numel()) for one in inputs}
+    return any(isinstance(one, Tensor) and (one.data_ptr(), one.numel()) in memory for one in kept)
 
 
 class Dependence:
