@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,10 +11,12 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tangentlab.experiments import Lab, Table
+from tangentlab.data import Dataset
+from tangentlab.experiments import Lab, Minibatches, Table, Training
+from tangentlab.experiments._images import Row, follow
 from tangentlab.figures.style import heatmap, label
 from tangentlab.models import MLP
-from tangentlab.spectral import amplitudes
+from tangentlab.spectral import amplitudes, clip_weights
 
 Array = NDArray[np.float64]
 
@@ -28,6 +31,34 @@ def squared_error(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
     """Mean of `(f(x) - y)^2`."""
     inputs, targets = batch
     return nn.functional.mse_loss(model(inputs), targets)
+
+
+def regress(
+    lab: Lab,
+    table: str,
+    model: nn.Module,
+    data: Dataset,
+    course: tuple[float, int, int],
+    look: Callable[[Training], Row],
+    name: str,
+    *,
+    largest: float | None = None,
+    **facts: Any,
+) -> None:
+    """Full-batch Adam on the squared error, with a row of `table` every so many steps.
+
+    Args:
+        course: learning rate, steps, and steps from row to row.
+        look: what a row holds besides `facts` and the step.
+        name: of the training, for its checkpoints.
+        largest: clip all weights to this absolute value after every update.
+    """
+    rate, steps, period = course
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    if largest is not None:
+        clip_weights(optimizer, largest)
+    batches, at = Minibatches(data, None, lab.seed), range(0, steps + 1, period)
+    follow(lab, table, model, batches, optimizer, steps, at, look, name=name, loss=squared_error, **facts)
 
 
 @torch.no_grad()

@@ -11,13 +11,19 @@ import torch
 from matplotlib.axes import Axes
 
 from tangentlab.data import Dataset
-from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Minibatches, Picture, Results, Training, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, Training, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments._images import Row, follow
+from tangentlab.experiments._images import Row
 from tangentlab.experiments._statistics import rank_correlation
-from tangentlab.experiments.spectral._waves import columns, common_network, first_steps, mean_map, squared_error
+from tangentlab.experiments.spectral._waves import (
+    columns,
+    common_network,
+    first_steps,
+    mean_map,
+    regress,
+)
 from tangentlab.figures.style import PALETTE, heatmap, label, panels
-from tangentlab.spectral import clip_weights, discrete_spectrum
+from tangentlab.spectral import discrete_spectrum
 
 
 class Net(NamedTuple):
@@ -99,19 +105,15 @@ class DeltaPeak(Experiment):
         data = Dataset(where, peak, "peak")
         for net in self.all_nets():
             model = common_network(lab, 1, net.width, net.depth)
-            optimizer = torch.optim.Adam(model.parameters(), lr=self.rate)
-            clip_weights(optimizer, net.clip)
-            follow(
+            regress(
                 lab,
                 "spectrum",
                 model,
-                Minibatches(data, None, lab.seed),
-                optimizer,
-                self.steps,
-                range(0, self.steps + 1, self.period),
+                data,
+                (self.rate, self.steps, self.period),
                 partial(self._look, lab, net, data),
                 name=" ".join(map(str, net)),
-                loss=squared_error,
+                largest=net.clip,
                 **net._asdict(),
             )
 

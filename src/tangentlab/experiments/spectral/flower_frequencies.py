@@ -11,9 +11,9 @@ import torch
 
 from tangentlab import NTK
 from tangentlab.data import Dataset, flower, sinusoid_sum
-from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Minibatches, Picture, Results, Training, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, Training, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments._images import Row, follow
+from tangentlab.experiments._images import Row
 from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.spectral._waves import (
     Array,
@@ -22,6 +22,7 @@ from tangentlab.experiments.spectral._waves import (
     learnt_amplitudes,
     map_over_steps,
     mean_map,
+    regress,
     squared_error,
 )
 from tangentlab.figures.style import PALETTE, band, label, legend_beside, log_height, panels
@@ -77,17 +78,14 @@ class FlowerFrequencies(Experiment):
             if not lab.max_steps:
                 rates = wave_rates(NTK(model, data.inputs, progress=False), self.frequencies)
                 lab.log("rates", petals=petals, rates=rates.tolist())
-            follow(
+            regress(
                 lab,
                 "spectrum",
                 model,
-                Minibatches(data, None, lab.seed),
-                torch.optim.Adam(model.parameters(), lr=self.rate),
-                self.steps,
-                range(0, self.steps + 1, self.period),
+                data,
+                (self.rate, self.steps, self.period),
                 partial(self._look, data),
                 name=f"{petals} petals",
-                loss=squared_error,
                 petals=petals,
             )
 

@@ -11,9 +11,9 @@ from torch import nn
 
 from tangentlab import NTK
 from tangentlab.data import Dataset, sinusoid_sum
-from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Minibatches, Picture, Results, Training, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, Training, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments._images import Row, follow
+from tangentlab.experiments._images import Row
 from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.spectral._waves import (
     columns,
@@ -22,6 +22,7 @@ from tangentlab.experiments.spectral._waves import (
     learnt_amplitudes,
     map_over_steps,
     mean_map,
+    regress,
     squared_error,
 )
 from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_below, panels
@@ -85,18 +86,14 @@ class FrequencyOrder(Experiment):
             model = common_network(lab, 1, self.width, self.layers)
             if setting == "equal":
                 self._log_rates(lab, model, data)
-            optimizer = torch.optim.Adam(model.parameters(), lr=self.rate)
-            follow(
+            regress(
                 lab,
                 "spectrum",
                 model,
-                Minibatches(data, None, lab.seed),
-                optimizer,
-                self.steps,
-                range(0, self.steps + 1, self.period),
+                data,
+                (self.rate, self.steps, self.period),
                 partial(self._look, lab, setting, data),
                 name=setting,
-                loss=squared_error,
                 setting=setting,
             )
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from tangentlab.data import Dataset
-from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Minibatches, Picture, Results, Training, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, Training, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments._images import Row, follow
+from tangentlab.experiments._images import Row
 from tangentlab.experiments.spectral._digits import error_on, two_digits
-from tangentlab.experiments.spectral._waves import common_network, mean_map, squared_error
+from tangentlab.experiments.spectral._waves import common_network, mean_map, regress
 from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_below, panels
 from tangentlab.spectral import KernelBasis, gaussian_kernel
 
@@ -76,17 +76,14 @@ class KernelNoise(Experiment):
             largest, smallest = float(basis.values[0]), float(basis.values[-1])
             lab.log("kernel", kernel=name, width=width, largest=largest, smallest=smallest)
             model = common_network(lab, data.inputs.shape[1], self.width, self.layers)
-            follow(
+            regress(
                 lab,
                 "training",
                 model,
-                Minibatches(noisy, None, lab.seed),
-                torch.optim.Adam(model.parameters(), lr=self.rate),
-                self.steps,
-                range(0, self.steps + 1, self.period),
+                noisy,
+                (self.rate, self.steps, self.period),
                 partial(self._look, basis, data, noisy),
                 name=name,
-                loss=squared_error,
                 kernel=name,
             )
 

@@ -22,9 +22,9 @@ from tangentlab.experiments import (
     train,
 )
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments._images import Row, follow
+from tangentlab.experiments._images import Row
 from tangentlab.experiments.spectral._digits import error_on
-from tangentlab.experiments.spectral._waves import common_network, squared_error
+from tangentlab.experiments.spectral._waves import common_network, regress
 from tangentlab.figures.style import PALETTE, band, label, legend_below, panels
 from tangentlab.models import AutoEncoder
 
@@ -96,17 +96,14 @@ class ManifoldNoise(Experiment):
         for manifold, inputs in zip(MANIFOLDS, (curved, flat), strict=True):
             data = Dataset(inputs, noise, manifold)
             model = common_network(lab, inputs.shape[1], self.width, self.layers)
-            follow(
+            regress(
                 lab,
                 "training",
                 model,
-                Minibatches(data, None, lab.seed),
-                torch.optim.Adam(model.parameters(), lr=self.rate),
-                self.steps,
-                range(0, self.steps + 1, self.period),
+                data,
+                (self.rate, self.steps, self.period),
                 partial(_look, data),
                 name=manifold,
-                loss=squared_error,
                 manifold=manifold,
             )
 

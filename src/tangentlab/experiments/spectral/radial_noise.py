@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from tangentlab.data import Dataset
-from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Minibatches, Picture, Results, Training, experiment
+from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, Training, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments._images import Row, follow
+from tangentlab.experiments._images import Row
 from tangentlab.experiments.spectral._digits import error_on, two_digits
-from tangentlab.experiments.spectral._waves import common_network, squared_error
+from tangentlab.experiments.spectral._waves import common_network, regress
 from tangentlab.figures.style import PALETTE, band, label, legend_outside, panels
 
 AXES = 5
@@ -87,17 +87,14 @@ class RadialNoise(Experiment):
             noise = setting.amplitude * wave(known.inputs, setting.kind, setting.frequency)
             noisy = Dataset(known.inputs, known.targets + noise[:, None], data.name)
             model = common_network(lab, data.inputs.shape[1], self.width, self.layers)
-            follow(
+            regress(
                 lab,
                 "training",
                 model,
-                Minibatches(noisy, None, lab.seed),
-                torch.optim.Adam(model.parameters(), lr=self.rate),
-                self.steps,
-                range(0, self.steps + 1, self.period),
+                noisy,
+                (self.rate, self.steps, self.period),
                 partial(_look, noisy, other),
                 name=setting.name,
-                loss=squared_error,
                 **setting._asdict(),
             )
 
