@@ -68,7 +68,7 @@ class ManifoldNoise(Experiment):
     code: int = 64
     hidden: int = 256
     corruption: float = 0.3
-    epochs: int = 10
+    epochs: int = 40
     batch: int = 100
     width: int = 256
     layers: int = 6
