@@ -27,12 +27,15 @@ def test_the_networks_have_the_sizes_of_the_catalogue():
 def test_every_job_has_a_contender_and_its_network_runs(job):
     assert systems.contenders(job, list(systems.SYSTEMS))
     x = nets.draw_inputs(job.net, job.options, job.n, torch.Generator())
-    assert nets.build(job.net, job.options)(x).shape == (job.n, job.options["outputs"])
+    rows = (job.n, job.options["tokens"]) if job.net == "gpt" else (job.n,)
+    columns = job.options["vocabulary"] if job.net == "gpt" else job.options["outputs"]
+    assert nets.build(job.net, job.options)(x).shape == (*rows, columns)
 
 
 def test_selections_by_name_prefix_group_and_minus():
     assert {job.name for job in jobs.select("all")} >= set(REQUIRED_JOBS.split())
-    assert [job.name for job in jobs.select("diag,ntk_mlp")] == ["diag_mlp", "diag_resnet18", "ntk_mlp"]
+    diagonals = ["diag_mlp", "diag_resnet18", "diag_empirical_gpt", "diag_small"]
+    assert [job.name for job in jobs.select("diag,ntk_mlp")] == [*diagonals, "ntk_mlp"]
     assert "nt_products" not in systems.select("all,-nt_products")
     assert systems.select("-neural_tangents")[0] == "tangentlab"
     with pytest.raises(ValueError, match="there are"):

@@ -13,7 +13,7 @@ from tangentlab import FIM_Empirical, PMatDense, PMatEKFAC, PMatKFAC, per_exampl
 from tangentlab.bench.folder import RunFolder
 from tangentlab.bench.runner import make_config
 from tangentlab.experiments import Lab, Minibatches, Training, find
-from tangentlab.experiments.natural_gradient import _race as race
+from tangentlab.experiments.natural_gradient import _optimizer_race as race
 from tangentlab.experiments.natural_gradient._convolutional_claims import SCHEDULED, measure
 from tangentlab.experiments.natural_gradient.amortization import Amortization, pixel_losses, spectrum_distance
 from tangentlab.experiments.natural_gradient.convolutional import (

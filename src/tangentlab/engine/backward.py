@@ -1,8 +1,8 @@
 """Backward passes for one cotangent or for several at once, by the shortest way into the engine of torch.
 
 `torch.autograd.grad` compares the shapes of outputs and cotangents by functions for symbolic shapes, whose import takes a
-seventh of a second, and packs and unpacks the cotangents of a batched pass as trees. For one output and cotangents whose
-shapes are known to fit, neither is needed; what the engine does is the same.
+seventh of a second. For one output and cotangents whose shapes are known to fit, that is not needed; what the engine does is
+the same.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, _vmap_internals
 
 _run: Any = getattr(getattr(torch.autograd.Variable, "_execution_engine", None), "run_backward", None)
-_NEEDED = ("_vmapmode_increment_nesting", "_vmapmode_decrement_nesting", "_len_torch_function_stack")
-_SHORT = _run is not None and all(hasattr(torch._C, name) for name in _NEEDED)
+_vmap: Any = getattr(_vmap_internals, "_vmap", None)
+_SHORT = _run is not None and _vmap is not None and hasattr(torch._C, "_len_torch_function_stack")
 """Whether this version of torch has what the short way needs."""
 
 
@@ -30,13 +30,8 @@ def backward(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batched
         return list(torch.autograd.grad(outputs, inputs, cotangents, **options))
     if not batched:
         return list(_pass(outputs, inputs, cotangents))
-    level = torch._C._vmapmode_increment_nesting()
-    try:
-        grads = _pass(outputs, inputs, torch._add_batch_dim(cotangents, 0, level))
-        count = len(cotangents)
-        return [None if grad is None else torch._remove_batch_dim(grad, level, count, 0) for grad in grads]
-    finally:
-        torch._C._vmapmode_decrement_nesting()
+    several = _vmap(lambda cotangent: _pass(outputs, inputs, cotangent), allow_none_pass_through=True)
+    return list(several(cotangents))
 
 
 def _fit(outputs: Tensor, cotangents: Tensor, batched: bool) -> bool:
