@@ -1,6 +1,7 @@
 """What is read from a graph about its examples, against the gradients that autograd has."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -118,8 +119,49 @@ def _rolling_node(h: Tensor) -> Tensor:
 
 FAR = torch.eye(2 * N, dtype=torch.float64)
 FAR[-3, 4] = 1.0
+_register_hook = Tensor.register_hook
+
+
+def _rolling_by_reference(h: Tensor) -> Tensor:
+    _register_hook(h, lambda grad: grad.roll(N, 0) + grad)
+    return h
+
+
+class Relu(torch.autograd.Function):
+    """Has the name of an operation of torch, and mixes two examples in the middle."""
+
+    @staticmethod
+    def forward(ctx: object, h: Tensor) -> Tensor:
+        return FAR[: len(h), : len(h)] @ h
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> Tensor:
+        return FAR[: len(grad), : len(grad)].t() @ grad
+
+
+class TanhBackward0(Relu):
+    pass
+
+
+def _mixed_in_a_thread(h: Tensor) -> Tensor:
+    """The operations of a thread are counted anew, so that their numbers say nothing about the order."""
+    for _ in range(9):
+        h = h * 1.0
+
+    def work() -> Tensor:
+        with torch.enable_grad():
+            return FAR[: len(h), : len(h)] @ h
+
+    with ThreadPoolExecutor(1) as thread:
+        return h + thread.submit(work).result()
+
+
 PATTERNS: dict[str, Function] = {
     "hook on a tensor": _rolling_hook,
+    "hook by a reference": _rolling_by_reference,
+    "function with the name of an operation": Relu.apply,
+    "function with the name of a node": TanhBackward0.apply,
+    "mixed in a thread": _mixed_in_a_thread,
     "hook on an operation": _rolling_node,
     "two examples in the middle": lambda h: FAR[: len(h), : len(h)] @ h,
     "straight through": lambda h: h + (h.roll(N, 0) - h.roll(N, 0).detach()),
@@ -170,3 +212,73 @@ def test_a_wrong_closed_form_fails_on_a_part_and_takes_the_exact_route() -> None
     losses = F.cross_entropy(model(x), y, reduction="none")
     rows = [torch.autograd.grad(one, list(model.parameters()), retain_graph=True) for one in losses]
     torch.testing.assert_close(found, torch.stack([torch.cat([g.flatten() for g in row]) for row in rows]))
+
+
+def _rows(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Gradients of the loss of every example, one plain backward each."""
+    losses = F.cross_entropy(model(x), y, reduction="none")
+    rows = [torch.autograd.grad(one, list(model.parameters()), retain_graph=True) for one in losses]
+    return torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
+
+
+def _factor(x: Tensor) -> float:
+    """Not to be seen on a part of two examples."""
+    return 3.0 if len(x) > 2 else 1.0
+
+
+linear, embedding = F.linear, F.embedding
+LINEAR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "computed weight": lambda x, w: linear(x, w * _factor(x)),
+    "product with a factor": lambda x, w: torch.addmm(x.new_zeros(len(w)), x, w.t(), alpha=_factor(x)),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_layer_that_a_part_of_the_batch_computes_differently_is_exact(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Scaled(nn.Module):
+        """Takes back what the patch does to the first layer, so that outputs do not show it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(C, C, bias=False), nn.Linear(C, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.two((self.one(x) / _factor(x)).tanh())
+
+    def patched(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        return LINEAR[name](x, w) if b is None else linear(x, w, b)
+
+    monkeypatch.setattr(F, "linear", patched)
+    model, x, y = Scaled().double(), torch.randn(2 * N, C).double(), torch.arange(2 * N) % 3
+    torch.testing.assert_close(tangentlab.per_example_grads(model, (x, y)).flat, _rows(model, x, y))
+
+
+@pytest.mark.parametrize(("own", "told"), [(None, {"padding_idx": 0}), (0, {}), (None, {"scale_grad_by_freq": True})])
+def test_a_lookup_that_is_told_something_else_than_its_module_says_is_exact_or_refused(
+    own: int | None, told: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.two = nn.Embedding(20, C, padding_idx=own), nn.Linear(C, 3)
+
+        def forward(self, words: Tensor) -> Tensor:
+            return self.two(self.table(words).tanh().mean(1))
+
+    monkeypatch.setattr(F, "embedding", lambda words, table, *rest: embedding(words, table, **told))  # type: ignore[arg-type]
+    model, y = Words().double(), torch.arange(2 * N) % 3
+    words = (torch.arange(2 * N * T).view(2 * N, T) + 1) % 20  # no 0 and no word twice among the first two
+    try:
+        found = tangentlab.per_example_grads(model, (words, y)).flat
+    except ModelError:
+        assert "scale_grad_by_freq" in told
+        return
+    torch.testing.assert_close(found, _rows(model, words, y))
+
+
+def test_tensors_are_left_as_they_were() -> None:
+    before = dict(vars(Tensor))
+    tangentlab.NTK(Net(torch.tanh), torch.randn(2 * N, C))
+    assert dict(vars(Tensor)) == before

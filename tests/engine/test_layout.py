@@ -292,3 +292,11 @@ def test_a_collection_holds_for_every_copy_of_the_model_and_survives_pickling(mo
 
 def test_its_text_tells_how_much_it_holds(model: Model) -> None:
     assert repr(LayerCollection.from_model(model)) == "LayerCollection(6 parameters, 4 layers, d = 41)"
+
+
+def test_a_collection_from_before_two_layers_were_tied_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    before = LayerCollection.from_model(model)
+    model[1].weight = model[0].weight
+    with pytest.raises(InputError, match="'1.weight'"):
+        before.parameters(model)

@@ -31,9 +31,9 @@ def proofs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     proof = router.proof
 
-    def counted(*arguments: object) -> object:
+    def counted(*arguments: object, **options: bool) -> object:
         found.append(1)
-        return proof(*arguments)  # type: ignore[arg-type]
+        return proof(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(router, "proof", counted)
     return found
@@ -215,7 +215,30 @@ def coarse_saved_tensors(model: nn.Sequential) -> AbstractContextManager[object]
     return torch.autograd.graph.saved_tensors_hooks(lambda x: x.clone(), lambda x: 2 * x)
 
 
+class Turned(nn.Parameter):
+    """Turns the batch over before it is multiplied, which leaves no trace in the graph."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., object], types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(args[0].flip(0), *args[1:]) if func is F.linear else func(*args, **(kwargs or {}))
+
+
+class Doubled(Tensor):
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., object], types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        with torch._C.DisableTorchFunctionSubclass():
+            return (
+                func(2 * args[0].as_subclass(Tensor), *args[1:]) if func is F.linear else func(*args, **(kwargs or {}))
+            )
+
+
 CHANGES: dict[str, Change] = {
+    "another class of a parameter": lambda model: setattr(model[0].weight, "__class__", Turned),
     "a patched function": lambda model: patched(F, "linear", tripled(F.linear)),
     "a patched function that mixes examples": lambda model: patched(F, "linear", mixing(F.linear)),
     "a patched function of torch": lambda model: patched(torch, "tanh", tripled(torch.tanh)),
@@ -286,6 +309,7 @@ def test_whatever_changes_is_noticed_and_the_result_is_exact_or_refused(name: st
         except TangentlabError:
             assert name in {
                 "a patched function that mixes examples",
+                "another class of a parameter",
                 "a hook that mixes",
                 "a subclass",
                 "train mode with dropout",
@@ -299,6 +323,13 @@ def test_whatever_changes_is_noticed_and_the_result_is_exact_or_refused(name: st
             else {}
         )
         torch.testing.assert_close(found.double(), true_kernel(model, x).double(), **rough)
+
+
+def test_a_batch_of_a_class_of_its_own_is_looked_at_anew() -> None:
+    model, x = chain(), X.clone().as_subclass(Doubled)
+    tl.NTK(model, X)
+    with pytest.raises(TangentlabError, match="depend on other examples"):  # a part of the batch is a plain tensor
+        tl.NTK(model, x)
 
 
 def test_a_patch_that_was_there_at_first_is_never_trusted(proofs: list[int]) -> None:

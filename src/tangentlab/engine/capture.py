@@ -98,18 +98,27 @@ def capture(network: Network, batch: Any, groups: Iterable[Group], stands: bool 
 
 @contextmanager
 def _noted_tensor_hooks(hung: list[Tensor]) -> Iterator[None]:
-    """Note the tensors with a history that get a hook; the graph shows hooks on its operations and none of these."""
-    register = Tensor.register_hook
+    """Note the tensors with a history that get a hook; the graph shows hooks on its operations and none of these.
 
-    def noted(tensor: Tensor, hook: Any) -> Any:
-        if not tensor.is_leaf:
+    Whoever hangs one, by `Tensor.register_hook` or a reference to it, gives the tensor a table of hooks first.
+    """
+    table, before = vars(torch._C.TensorBase)["_backward_hooks"], vars(Tensor).get("_backward_hooks")
+
+    def noted(tensor: Tensor, hooks: Any) -> None:
+        if hooks is not None and not tensor.is_leaf:
             hung.append(tensor)
-        return register(tensor, hook)
+        table.__set__(tensor, hooks)
 
-    def put(method: Any) -> None:
-        Tensor.register_hook = method  # type: ignore[method-assign]
+    def watch() -> None:
+        Tensor._backward_hooks = property(table.__get__, noted)  # type: ignore[assignment]
 
-    yield from changed(lambda: put(noted), lambda: put(register))
+    def back() -> None:
+        if before is not None:
+            Tensor._backward_hooks = before
+        elif "_backward_hooks" in vars(Tensor):
+            del Tensor._backward_hooks
+
+    yield from changed(watch, back)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
 from tangentlab.errors import ModelError
@@ -164,22 +164,77 @@ def leaves_of_call(node: Node, origins: Collection[Node], limit: int = 64) -> se
     return leaves
 
 
-def reads_its_input(node: Node, inputs: Sequence[Tensor]) -> bool:
-    """Whether an operation, seen through views of its result, has kept the very memory of an input for its derivative.
+def operation(node: Node) -> str:
+    """The name of an operation of torch ("Relu"); empty for a function of the user's, whatever its name, and for derivatives."""
+    name, _, number = node.name().partition("Backward")
+    return name if number.isdigit() else ""
 
-    Then nothing stands between a layer's input and its one operation, nor between that and its output.
+
+_VIEWS = {"View", "UnsafeView", "ReshapeAlias"}
+_PARTS = {
+    *_VIEWS,
+    "T",
+    "Transpose",
+    "Permute",
+    "Slice",
+    "Split",
+    "SplitWithSizes",
+    "Select",
+    "Unbind",
+    "Unsqueeze",
+    "Squeeze",
+}
+
+
+def is_one_operation(node: Node, module: nn.Module, inputs: Sequence[Tensor], origins: Collection[Node]) -> bool:
+    """Whether a layer is one operation, seen through views of its result, on the very memory of an input and on parameters
+    as they are, parts of them included, with the attributes of its module.
+
+    Then nothing stands between a layer's input and its one operation, nor between that and its output. origins: the nodes
+    that made the inputs.
     """
-    while node.name() in ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"):
+    while operation(node) in _VIEWS:
         child, _ = node.next_functions[0]
         if child is None:
             return False
         node = child
+    if not operation(node) or not all(_is_given(child, origins) for child, _ in _edges(node)):
+        return False
     try:
         kept = [getattr(node, f"_saved_{name}", None) for name in ("mat1", "self", "input", "indices")]
+        if not _is_told_by(module, node):
+            return False
     except RuntimeError:  # freed, written since, or kept elsewhere
         return False
     memory = {(one.data_ptr(), one.numel()) for one in inputs}
     return any(isinstance(one, Tensor) and (one.data_ptr(), one.numel()) in memory for one in kept)
+
+
+def _is_given(node: Node, origins: Collection[Node]) -> bool:
+    """Whether this is an input or a leaf, or a part of one."""
+    while node not in origins and operation(node) in _PARTS:
+        child, _ = node.next_functions[0]
+        if child is None:
+            return False
+        node = child
+    return node in origins or node.name().endswith("AccumulateGrad")
+
+
+def _is_told_by(module: nn.Module, node: Node) -> bool:
+    """Whether what an operation was told beside its tensors is what its module says: strides, an index of padding, no factor.
+
+    One that says nothing of the kind has factors of 1.
+    """
+    told = {name: getattr(node, name) for name in dir(node) if name.startswith("_saved_") and "_sym_" not in name}
+    for name, value in told.items():
+        own = getattr(module, name.removeprefix("_saved_"), 1)
+        if isinstance(value, bool | int | float | tuple) and value != (_NO_INDEX if own is None else own):
+            return False
+    return True
+
+
+_NO_INDEX = 2**64 - 1
+"""-1, as autograd keeps it."""
 
 
 class Dependence:

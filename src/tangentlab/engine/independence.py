@@ -18,6 +18,8 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
+from tangentlab.engine.graph import operation
+
 Shape = tuple[int, ...]
 
 
@@ -57,12 +59,15 @@ def example_runs(outputs: Tensor, edges: Iterable[GradientEdge]) -> list[int | N
         raise Unknown("no graph")
     places: dict[tuple[Node, int], Place] = {(root, outputs.output_nr): Axis(0)}
     waiting = [(-root._sequence_nr(), id(root), root)]  # type: ignore[attr-defined]
-    seen = {root}
+    seen, done = {root}, set[Node]()
     while waiting:
-        node = heapq.heappop(waiting)[2]  # after all that was computed from it
+        node = heapq.heappop(waiting)[2]  # after all that was computed from it in this thread
+        done.add(node)
         for child, index, place in _inputs(node, places):
             if child.name().endswith("AccumulateGrad"):
                 continue
+            if child in done:
+                raise Unknown("an order that other threads made")
             key = child, index
             places[key] = place if key not in places or places[key] == place else None
             if child not in seen:
@@ -112,7 +117,7 @@ def _hooked(register: Callable[[Callable[..., None]], Any]) -> bool:
 
 
 def _rule(node: Node) -> Rule:
-    name = node.name().partition("Backward")[0]
+    name = operation(node)
     if name not in _RULES:
         raise Unknown(node.name())
     return _RULES[name]

@@ -130,8 +130,10 @@ class LayerCollection:
         """The parameters of a model that this collection names; checks names and shapes."""
         with TURN:  # a transform may have put other tensors in their place
             own = {spec.name: _parameter(model, spec.name) for spec in self.specs}
-            if any(parameter is None for parameter in own.values()):
-                own |= dict(model.named_parameters())
+            if any(p is None for p in own.values()) or len({*map(id, own.values())}) < len(
+                own
+            ):  # absent, or tied since
+                own = dict(model.named_parameters())
         for spec in self.specs:
             parameter = own.get(spec.name)
             if parameter is None or parameter.shape != spec.shape:

@@ -19,7 +19,7 @@ from torch import Tensor
 from tangentlab.engine.batches import common_length, take_examples
 from tangentlab.engine.capture import Call, Captured, Route, RouteUse, capture, output_gradients
 from tangentlab.engine.certificate import Proof, examples_depend_on_each_other, proof, verifies
-from tangentlab.engine.graph import GraphFacts, coarsest_type, leaves_of_call, read_graph, reads_its_input
+from tangentlab.engine.graph import GraphFacts, coarsest_type, is_one_operation, leaves_of_call, read_graph
 from tangentlab.engine.groups import Group, Site
 from tangentlab.engine.independence import Unknown, example_runs, has_hooks
 from tangentlab.engine.network import Network, grad_mode, require_finite
@@ -125,7 +125,8 @@ class Router:
         """A proof on some of the examples, which holds for all where every operation keeps them apart; else None.
 
         The graph shows that the examples do not mix, that the others went through the same operations, and that every layer
-        is one operation on its own input: a patched one may happen to compute what its class says on some examples.
+        is one operation on its own input, parameters and attributes: a patched one may happen to compute what its class
+        says on some examples.
         """
         part, self._part = self._part, None
         if part is None or captured.examples < _WORTH_CUTTING * part.examples or captured.outputs.dtype.itemsize == 2:
@@ -134,7 +135,7 @@ class Router:
         uses = [use for route in routes for use in route.uses]
         if own.signature != facts.signature or captured.hooked or has_hooks(facts.nodes):
             return None
-        if not all(reads_its_input(use.call.edge.node, use.call.inputs) for use in uses):
+        if not all(is_one_operation(c.edge.node, c.module, c.inputs, c.origins) for c in (use.call for use in uses)):
             return None
         try:
             found = example_runs(captured.outputs, [use.call.edge for use in uses])

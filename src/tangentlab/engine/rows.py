@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tangentlab.engine.batches import Batches
+from tangentlab.engine.batches import Batches, parts_of
 from tangentlab.engine.capture import Route, capture, one_at_a_time, structured_factors
 from tangentlab.engine.fallback import Verdicts, fallback_rows
 from tangentlab.engine.forward_mode import Linearization
@@ -47,16 +47,18 @@ class Engine:
         self.router = Router(network, self.groups)
         self.verdicts: Verdicts = {}
 
-    def _standing(self) -> Standing | None:
+    def _standing(self, batch: Any) -> Standing | None:
         """What is known of the network from earlier calls and still holds, where nothing but torch's own layers runs."""
         if self.network.forward is not None or self.network.function is not None:
             return None
+        if any(isinstance(part, Tensor) and type(part) is not Tensor for part in parts_of(batch)):
+            return None  # a class of the user's may compute something else
         known = standing(self.network.model)
         return known if known is not None and known.groups is self.groups else None
 
     def sweep(self, batch: Any) -> Sweep:
         """Forward one batch and decide the routes."""
-        known = self._standing()
+        known = self._standing(batch)
         with TURN if known is not None else same_random_state():
             captured = capture(self.network, batch, self.groups, known is not None)
             routes = self.router.routes(captured, batch, known)

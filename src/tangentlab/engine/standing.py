@@ -108,7 +108,7 @@ def _contents(module: nn.Module) -> tuple[type, list[str], list[Any]]:
 
 
 def _facts(p: nn.Parameter) -> tuple[Any, ...]:
-    return p.shape, p.dtype, p.device, p.layout, p.requires_grad
+    return type(p), p.shape, p.dtype, p.device, p.layout, p.requires_grad
 
 
 class _Code:
