@@ -165,7 +165,7 @@ def leaves_of_call(node: Node, origins: Collection[Node], limit: int = 64) -> se
 
 
 def operation(node: Node) -> str:
-    """The name of an operation of torch ("Relu"); empty for a function of the user's, whatever its name, and for derivatives."""
+    """The name of an operation of torch ("Relu"); empty for functions of the user's, whatever their names, and derivatives."""
     name, _, number = node.name().partition("Backward")
     return name if number.isdigit() else ""
 
