@@ -282,3 +282,28 @@ def test_tensors_are_left_as_they_were() -> None:
     before = dict(vars(Tensor))
     tangentlab.NTK(Net(torch.tanh), torch.randn(2 * N, C))
     assert dict(vars(Tensor)) == before
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["matrix beside the inputs", "matrix that the inputs decide"])
+def test_a_matrix_that_mixes_nothing_in_the_first_batch_is_looked_at_in_the_next(cut: bool) -> None:
+    class Graph(Net):
+        def forward(self, x: Tensor, matrix: Tensor | None = None) -> Tensor:
+            if matrix is None:
+                matrix = (torch.eye(2 * N).double() if x[0, 0] < 0 else FAR)[: len(x), : len(x)]
+            return self.two(matrix @ self.one(x).tanh())
+
+    def forward(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return model(batch[0]) if cut else model(*batch)
+
+    model, x = Graph(torch.tanh).double(), torch.randn(2, 2 * N, C).double()
+    x[0, 0, 0], x[1, 0, 0] = -1, 1
+    batches = [(x[0], torch.eye(2 * N).double()), (x[1], FAR)]
+    try:
+        found = tangentlab.FIM(model, batches, tangentlab.PMatDense, likelihood="regression", forward=forward)
+    except ModelError:
+        assert cut
+        return
+    outputs = torch.cat([forward(model, batch) for batch in batches])
+    rows = [torch.autograd.grad(one, list(model.parameters()), retain_graph=True) for one in outputs.flatten()]
+    jacobian = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
+    torch.testing.assert_close(found.to_dense(), jacobian.t() @ jacobian / len(outputs))

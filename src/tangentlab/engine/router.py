@@ -34,8 +34,8 @@ from tangentlab.layers.registry import WHOLE
 class Settled:
     """What is known about a pattern of calls: the example axis of every call, and why some groups are not proved.
 
-    `final` is False where gradients were zero, rounding could hide a difference, or examples have other outputs among others:
-    then the next batch is proved too.
+    `final` is False where gradients were zero, rounding could hide a difference, examples have other outputs among others, or
+    a matrix that mixes none of them in this batch may do so in the next: then that is proved too.
     """
 
     axes: list[int | None]
@@ -116,7 +116,7 @@ class Router:
             unproved |= {group: _UNPROVED.format(name) for group, name in verdict.failed.items()}
             verdict = proof(self.network, captured.outputs, [route for route in routes if route.group not in unproved])
         half = captured.outputs.dtype.itemsize == 2  # where a softmax over the examples may be exactly 0 and 1
-        speaks = verdict.complete and verdict.apart and not half
+        speaks = verdict.complete and verdict.apart and not half and not _meet(captured.outputs, routes)
         return Settled(axes, unproved, speaks and self._parts_are_alike(captured, batch))
 
     def _proof_of_a_part(
@@ -256,6 +256,14 @@ class Router:
                 return all(_alike(captured.outputs[part], self.network(take_examples(batch, part))) for part in parts)
         except Exception:  # whatever the model says about this number of examples
             return True
+
+
+def _meet(outputs: Tensor, routes: list[Route]) -> bool:
+    """Whether the graph brings examples together, so that only numbers, which the next batch may have otherwise, part them."""
+    try:
+        return None in example_runs(outputs, [use.call.edge for route in routes for use in route.uses if use.axis >= 0])
+    except Unknown:
+        return False
 
 
 def _fits(call: Call, axis: int | None, examples: int) -> bool:
