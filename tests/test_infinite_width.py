@@ -161,3 +161,28 @@ def test_depth_one_is_linear_and_zero_inputs_have_no_kernel():
 def test_what_has_no_closed_form_is_refused(call, word):
     with pytest.raises(InputError, match=word):
         call()
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e100])
+def test_relu_kernels_scale_with_the_square_of_the_inputs_beyond_the_range_of_their_products(scale):
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = wide_mlp_kernels(x, depth=3).tangent
+    torch.testing.assert_close(wide_mlp_kernels(scale * x, depth=3).tangent / scale**2, expected, rtol=1e-6, atol=0)
+
+
+def test_erf_kernels_of_large_inputs_are_finite():
+    x = 1e9 * torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert bool(wide_mlp_kernels(x, depth=4, activation="erf").tangent.isfinite().all())
+
+
+@pytest.mark.parametrize("inputs", [torch.zeros(0, 3), torch.zeros(3, 0), torch.full((2, 2), float("nan"))])
+def test_empty_or_infinite_inputs_have_no_wide_kernels(inputs):
+    with pytest.raises(InputError, match="finite"):
+        wide_mlp_kernels(inputs, depth=2)
+
+
+def test_wide_networks_have_whole_depths_and_positive_kernel_sizes():
+    with pytest.raises(InputError, match="whole number"):
+        wide_mlp_kernels(torch.ones(2, 3), depth=2.5)
+    with pytest.raises(InputError, match="odd"):
+        wide_convolution_kernels(torch.ones(2, 1, 3, 3), depth=2, kernel_size=-1)

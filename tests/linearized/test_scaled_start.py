@@ -1,6 +1,7 @@
 """The scale of the start: the corrected limit of the slides, and a meter that reads 0 in the kernel regime."""
 
 import math
+from copy import deepcopy
 
 import pytest
 import torch
@@ -113,3 +114,34 @@ def test_the_corrected_limit_holds_and_the_printed_one_does_not():
 def test_scales_that_are_not_positive_are_refused(alpha):
     with pytest.raises(InputError, match="alpha"):
         scaled_init(Net(), alpha)
+
+
+def small() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1)).eval()
+
+
+def test_a_start_without_a_kernel_is_infinitely_far():
+    start, trained, probe = small(), small(), torch.randn(5, 3)
+    for parameter in start.parameters():
+        nn.init.zeros_(parameter)
+    reading = regime_of(start, trained, probe)
+    assert reading.parameters == math.inf and regime_of(start, start, probe).parameters == 0
+
+
+def test_the_start_keeps_its_own_running_statistics():
+    start, probe = small(), torch.randn(5, 3)
+    trained = deepcopy(start)
+    with torch.no_grad():
+        trained[1].running_mean += 1.0
+    expected = (NTK(trained, probe).tensor() - NTK(start, probe).tensor()).norm() / NTK(start, probe).tensor().norm()
+    assert regime_of(start, trained, probe).kernel == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_twins_and_starts_of_another_shape_are_refused():
+    start, probe = small(), torch.randn(5, 3)
+    with pytest.raises(InputError, match="twin"):
+        regime_of(start, small(), probe, twin=torch.zeros(5))
+    with pytest.raises(InputError, match="other names or shapes"):
+        regime_of(nn.Linear(2, 1), nn.Linear(3, 1), probe)
+    with pytest.raises(InputError, match="Module"):
+        scaled_init(lambda x: x, 2.0)

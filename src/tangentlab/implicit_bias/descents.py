@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tangentlab.errors import InputError, NumericsError
-from tangentlab.implicit_bias.minimizers import as_problem
+from tangentlab.implicit_bias.minimizers import as_problem, dual_start, signed_rows
 from tangentlab.implicit_bias.potentials import Potential
 
 
@@ -29,7 +29,7 @@ def mirror_descent(
         NumericsError: the rate is too large.
     """
     x, y = as_problem(features, targets)
-    dual = torch.zeros(x.shape[1], dtype=x.dtype) if start is None else potential.gradient(start.to(x))
+    dual = dual_start(potential, x, start)
     beta = potential.primal(dual)
     for _ in range(steps):
         slope = x.t() @ (x @ beta - y)
@@ -49,9 +49,8 @@ def coordinate_descent(features: Tensor, signs: Tensor, *, steps: int, rate: flo
     Each step moves the coordinate with the largest derivative by `rate` times that derivative over the loss, as boosting
     with small steps does; the direction tends to the largest margin in the L1 sense. Losses are kept as logarithms.
     """
-    x, y = as_problem(features, signs)
-    signed = y[:, None] * x
-    margins, beta = torch.zeros(len(y), dtype=x.dtype), torch.zeros(x.shape[1], dtype=x.dtype)
+    signed = signed_rows(features, signs)
+    margins, beta = signed.new_zeros(signed.shape[0]), signed.new_zeros(signed.shape[1])
     for _ in range(steps):
         slope = torch.softmax(-margins, 0) @ signed
         j = int(slope.abs().argmax())

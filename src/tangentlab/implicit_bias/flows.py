@@ -14,6 +14,7 @@ from torch import Tensor
 from tangentlab.errors import InputError, NumericsError, SolveError
 
 STIFF, PLAIN = "LSODA", "DOP853"
+METHODS = (STIFF, PLAIN, "RK23", "RK45", "Radau", "BDF")
 
 
 @dataclass(frozen=True)
@@ -57,21 +58,28 @@ def follow_flow(
         loss: of the flat weights `(p,)`, differentiable by torch.
         start: `(p,)`.
         until: the time at which it ends.
-        loss_below: ends as soon as the loss is below.
-        moments: how many points in time are kept, the first and the last among them.
+        loss_below: ends as soon as the loss is below; if it is at the start, the path is that one point.
+        moments: how many points in time are kept, at least 2: the first and the last are among them.
         tolerance: relative, of the integrator; the absolute one is a thousandth of it times the size of the start.
         method: an integrator of `scipy.integrate.solve_ivp`.
 
     Raises:
-        InputError: the loss is not a finite scalar at the start.
+        InputError: the loss is not a finite scalar at the start, or an argument makes no sense.
         SolveError: the bound on the loss was not reached in time, or the integrator gave up.
     """
-    first = start.detach().to(torch.float64).cpu()
-    if first.ndim != 1:
+    first = start.detach().to("cpu", torch.float64)
+    if first.ndim != 1 or not len(first):
         raise InputError(f"The weights are one flat vector, not {tuple(first.shape)}: use parameters_to_vector.")
+    if not until >= 0 or moments < 2 or method not in METHODS:
+        raise InputError(
+            f"A flow needs until >= 0 ({until}), moments >= 2 ({moments}), and a method ({method!r}) among {METHODS}."
+        )
     evaluate = _Evaluation(loss)
-    if not np.isfinite(evaluate.loss(first.numpy())):
+    here = evaluate.loss(first.numpy())
+    if not np.isfinite(here):
         raise InputError("The loss is not finite at the start of the flow.")
+    if loss_below is not None and here <= loss_below:
+        return FlowPath(torch.zeros(1, dtype=torch.float64), first[None], torch.tensor([here], dtype=torch.float64), 0)
 
     def reached(_: float, point: np.ndarray) -> float:
         return evaluate.loss(point) - (loss_below or 0.0)
@@ -116,12 +124,18 @@ class _Evaluation:
 
     def loss(self, point: np.ndarray) -> float:
         with torch.no_grad():
-            return float(self.function(torch.from_numpy(np.ascontiguousarray(point))))
+            value = self.function(torch.from_numpy(np.ascontiguousarray(point)))
+        if value.numel() != 1:
+            raise InputError(f"The loss is one number, not a tensor of shape {tuple(value.shape)}: sum it.")
+        return float(value)
 
     def slope(self, _: float, point: np.ndarray) -> np.ndarray:
-        weights = torch.from_numpy(np.ascontiguousarray(point)).requires_grad_()
-        with torch.enable_grad():
-            (gradient,) = torch.autograd.grad(self.function(weights), weights)
+        with torch.inference_mode(False), torch.enable_grad():
+            weights = torch.from_numpy(np.ascontiguousarray(point)).requires_grad_()
+            value = self.function(weights)
+            if not value.requires_grad:
+                raise InputError("The loss does not depend on the weights by torch operations, so it has no gradient.")
+            (gradient,) = torch.autograd.grad(value, weights)
         if not bool(gradient.isfinite().all()):
             raise NumericsError("The gradient left the range of finite numbers along the flow: use a smaller until=.")
         return -gradient.numpy()

@@ -12,12 +12,23 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 import torch
-from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tangentlab.engine.network import Options, evaluated, main_tensor, require_module, spelled_out
+from tangentlab.alignment.directions import outputs_at
+from tangentlab.engine.network import (
+    Network,
+    Options,
+    evaluated,
+    main_tensor,
+    refuse_modes,
+    require_module,
+    spelled_out,
+)
+from tangentlab.engine.snapshot import untouched
 from tangentlab.errors import InputError, ModelError
+from tangentlab.implicit_bias.minimizers import require_signs
+from tangentlab.implicit_bias.oracles import nonnegative_least_squares
 from tangentlab.metrics import Jacobian
 from tangentlab.objects.pvector import PVector
 
@@ -26,12 +37,17 @@ def homogeneity(model: nn.Module, inputs: Tensor, *, factor: float = 2.0, tolera
     """The degree D with `f(c w, x) = c^D f(w, x)`, measured at c = `factor` on all parameters at once.
 
     Raises:
+        InputError: a factor that is not positive, or 1.
         ModelError: outputs do not scale by one power (biases, normalization, residual connections of other depth).
     """
     require_module(model)
+    refuse_modes(model)
+    if not 0 < factor < math.inf or factor == 1:
+        raise InputError(f"The argument factor is a positive number other than 1, not {factor!r}.")
     scaled = {name: factor * parameter.detach() for name, parameter in model.named_parameters()}
-    before = evaluated(lambda: main_tensor(model(inputs))).double().flatten()
-    after = evaluated(lambda: main_tensor(functional_call(model, scaled, (inputs,)))).double().flatten()
+    with untouched(model):
+        before = evaluated(lambda: main_tensor(model(inputs))).double().flatten()
+        after = evaluated(lambda: main_tensor(functional_call(model, scaled, (inputs,)))).double().flatten()
     if not float(before.norm()) > 0:
         raise ModelError("All outputs are zero on these inputs, so they tell no degree: use other inputs.")
     ratio = float((before @ after) / before.square().sum())
@@ -79,20 +95,23 @@ def margin_stationarity(
 
     Raises:
         InputError: more than one output, or labels that are not signs.
+        ModelError: outputs are not homogeneous of this degree in the selected parameters (others are frozen, say).
     """
     rows = Jacobian(model, inputs, **options)
-    jacobian = rows.tensor().detach()
+    jacobian = rows.tensor().detach().cpu()
     if jacobian.shape[0] != 1 or signs.shape != (jacobian.shape[1],):
         raise InputError(
             f"One output and one sign per example are needed, not {jacobian.shape[0]} outputs of {jacobian.shape[1]} "
             f"examples and labels {tuple(signs.shape)}: pick an output by function=."
         )
-    if not bool((signs.abs() == 1).all()):
-        raise InputError("The labels must be +1 or -1.")
+    require_signs(signs)
     signed = (signs[:, None].to(jacobian) * jacobian[0]).double()
-    weights = PVector.from_model(model, layers=rows.layout).flat.detach().double()
-    margins = signed @ weights / degree  # Euler: <w, df/dw> = D f
-    multipliers, _ = nnls(signed.t().numpy(), weights.numpy(), maxiter=30 * max(signed.shape))
+    weights = PVector.from_model(model, layers=rows.layout).flat.detach().double().cpu()
+    network = Network.of(model, options.get("layers"), options.get("forward"), options.get("function"))
+    outputs = torch.cat(outputs_at(network, inputs, None)).double().flatten().cpu()
+    margins = signs.to(outputs) * outputs
+    _require_euler(signed @ weights, margins, degree, torch.finfo(jacobian.dtype).eps)
+    multipliers, _ = nonnegative_least_squares(signed.t().numpy(), weights.numpy())
     found = torch.from_numpy(multipliers)
     combination = found @ signed
     size = float(combination.norm() * weights.norm())
@@ -104,3 +123,13 @@ def margin_stationarity(
         alignment=float(combination @ weights) / size if size > 0 else 0.0,
         slackness=float(found @ (margins - least)) / total if total > 0 else 1.0,
     )
+
+
+def _require_euler(products: Tensor, margins: Tensor, degree: float, rounding: float) -> None:
+    """Refuse a model without `<w, df/dw> = D f`, which holds for homogeneous functions of degree D only."""
+    off = float((products - degree * margins).norm())
+    if not off <= max(1e-4, 100 * rounding) * float(products.norm() + degree * margins.norm()):
+        raise ModelError(
+            f"The outputs are not homogeneous of degree {degree:g} in the selected parameters: <w, df/dw> differs from D f "
+            f"by {off:.1e}. Measure the degree by homogeneity(model, inputs); all parameters must be trainable and selected."
+        )

@@ -83,7 +83,7 @@ def line_function(outer: Tensor, inner: Tensor, biases: Tensor, offset: float = 
 
 def path_cost(outer: Tensor, inner: Tensor) -> float:
     """`sum_j |a_j w_j|`: the weight decay `sum (a^2 + w^2) / 2` of the network after rescaling its units; at least the norm."""
-    return float((outer.double().flatten() * inner.double().flatten()).abs().sum())
+    return float((outer.detach().double().flatten() * inner.detach().double().flatten()).abs().sum())
 
 
 def least_line_norm(x: Tensor, y: Tensor) -> LineFunction:
@@ -95,11 +95,16 @@ def least_line_norm(x: Tensor, y: Tensor) -> LineFunction:
     Raises:
         InputError: a place with two values.
     """
-    order = torch.argsort(x.double())
-    places, values = x.double()[order], y.double()[order]
+    places, values = (one.detach().to("cpu", torch.float64) for one in (x, y))
+    if places.ndim != 1 or places.shape != values.shape or not bool((places + values).isfinite().all()):
+        raise InputError(f"Finite places (n,) and values (n,) are needed, not {tuple(x.shape)} and {tuple(y.shape)}.")
+    order = torch.argsort(places)
+    places, values = places[order], values[order]
     if len(places) < 2 or bool((places.diff() <= 0).any()):
         raise InputError("At least two distinct places with one value each are needed.")
-    inside = (values.diff() / places.diff()).numpy()
+    chords = values.diff() / places.diff()
+    unit = float(chords.abs().max()) or 1.0  # the solver's tolerances are absolute
+    inside = (chords / unit).numpy()
     count = len(places)  # variables: slopes at both ends, jump sizes (count), norm
     costs = np.concatenate([np.zeros(2 + count), [1.0]])
     rows, bounds = [], []
@@ -131,4 +136,4 @@ def least_line_norm(x: Tensor, y: Tensor) -> LineFunction:
     if not found.success:
         raise SolveError(f"The linear program of the norm failed: {found.message}")
     slopes = np.concatenate([found.x[:1], inside, found.x[1:2]])
-    return LineFunction(places, torch.from_numpy(slopes), float(values[0]))
+    return LineFunction(places, unit * torch.from_numpy(slopes), float(values[0]))

@@ -22,7 +22,7 @@ class Minimum:
     Attributes:
         beta: `(d,)`.
         multipliers: nu, `(m,)`: `Psi'(beta) = Psi'(start) + X^T nu`, which with `residual = 0` proves the minimum.
-        residual: `|X beta - y| / |y|`.
+        residual: `|X beta - y| / |y|`; over `|X start|` where all targets are zero.
         steps: of Newton's method, those of warm starts included.
     """
 
@@ -46,39 +46,66 @@ def minimum_on(
         targets: y, `(m,)`.
         potential: what is minimized.
         start: `(d,)`, the point of which the divergence is minimized; by default that of the dual variable 0.
-        tolerance: on `|X beta - y| / |y|`.
+        tolerance: on the residual.
 
     Raises:
         InputError: shapes that do not fit.
         SolveError: no beta fits the targets, or rounding keeps the residual above the tolerance.
     """
     x, y = as_problem(features, targets)
-    offset = torch.zeros(x.shape[1], dtype=x.dtype) if start is None else potential.gradient(start.to(x))
+    offset = dual_start(potential, x, start)
     nu, steps = torch.zeros(len(y), dtype=x.dtype), 0
-    if float(y.norm()) == 0 and start is None and float(potential.primal(offset).abs().max()) == 0:
-        return Minimum(offset, nu, 0.0, 0)
+    size = float(y.norm()) or float((x @ potential.primal(offset)).norm())
+    if size == 0:
+        return Minimum(potential.primal(offset), nu, 0.0, 0)
     for stage in _ladder(potential, x, y) if start is None else [potential]:
         last = stage.scale == potential.scale
-        nu, taken = _newton(x, y, stage, offset, nu, tolerance if last else 1e-3)
+        nu, taken = _newton(x, y, stage, offset, nu, size * (tolerance if last else 1e-3))
         steps += taken
     beta = potential.primal(offset + x.t() @ nu)
-    residual = float((x @ beta - y).norm() / y.norm().clamp_min(torch.finfo(x.dtype).tiny))
+    residual = float((x @ beta - y).norm()) / size
     if not residual <= tolerance:
+        limit = " The start may be too small for double precision: raise alpha." if potential.reach < math.inf else ""
         raise SolveError(
             f"The interpolant was not reached: |X beta - y| / |y| = {residual:.1e} after {steps} steps of Newton's method. "
             "The rows of X may be dependent with targets that no beta fits; if they are nearly dependent, raise tolerance=."
+            + limit
         )
     return Minimum(beta, nu, residual, steps)
 
 
 def as_problem(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """X and y in double precision."""
-    x, y = torch.as_tensor(features).to(torch.float64), torch.as_tensor(targets).to(torch.float64)
-    if x.ndim != 2 or y.shape != x.shape[:1]:
-        raise InputError(f"The features are (m, d) and the targets (m,), not {tuple(x.shape)} and {tuple(y.shape)}.")
+    """X and y in double precision on the CPU, without their graphs."""
+    x, y = (torch.as_tensor(one).detach().to("cpu", torch.float64) for one in (features, targets))
+    if x.ndim != 2 or y.shape != x.shape[:1] or not x.numel():
+        raise InputError(
+            f"The features are (m, d) and the targets (m,), not empty, but they are {tuple(x.shape)} and {tuple(y.shape)}."
+        )
     if not bool(x.isfinite().all() and y.isfinite().all()):
         raise InputError("The features and the targets must be finite.")
     return x, y
+
+
+def dual_start(potential: Potential, x: Tensor, start: Tensor | None) -> Tensor:
+    """The dual variable of the start, `(d,)`; 0 by default."""
+    if start is None:
+        return x.new_zeros(x.shape[1])
+    if start.shape != x.shape[1:]:
+        raise InputError(f"The start has one entry per feature, ({x.shape[1]},), not {tuple(start.shape)}.")
+    return potential.gradient(start.detach().to(x))
+
+
+def signed_rows(features: Tensor, signs: Tensor) -> Tensor:
+    """`y_i x_i`, `(m, d)`, of labels +1 and -1."""
+    x, y = as_problem(features, signs)
+    require_signs(y)
+    return y[:, None] * x
+
+
+def require_signs(labels: Tensor) -> None:
+    """Refuse labels other than +1 and -1."""
+    if not bool((labels.abs() == 1).all()):
+        raise InputError("The labels must be +1 or -1.")
 
 
 def _ladder(potential: Potential, x: Tensor, y: Tensor) -> Sequence[Potential]:
@@ -91,11 +118,8 @@ def _ladder(potential: Potential, x: Tensor, y: Tensor) -> Sequence[Potential]:
     return [FlowPotential(potential.alpha * ratio**k, potential.depth) for k in range(steps, 0, -1)] + [potential]
 
 
-def _newton(
-    x: Tensor, y: Tensor, potential: Potential, offset: Tensor, nu: Tensor, tolerance: float
-) -> tuple[Tensor, int]:
-    """Damped Newton steps from nu until the residual is below the tolerance or rounding stops it."""
-    goal = tolerance * float(y.norm())
+def _newton(x: Tensor, y: Tensor, potential: Potential, offset: Tensor, nu: Tensor, goal: float) -> tuple[Tensor, int]:
+    """Damped Newton steps from nu until `|X beta - y|` is at most the goal or rounding stops it."""
     nu = _inside(x, potential, offset, nu)
     value = _dual(x, y, potential, offset, nu)
     for step in range(_MOST_STEPS):

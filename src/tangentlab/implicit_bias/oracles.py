@@ -10,29 +10,31 @@ from scipy.optimize import linprog, nnls
 from torch import Tensor
 
 from tangentlab.errors import InputError, SolveError
-from tangentlab.implicit_bias.minimizers import as_problem
+from tangentlab.implicit_bias.minimizers import as_problem, signed_rows
 
 
 def least_l2(features: Tensor, targets: Tensor) -> Tensor:
-    """`argmin |beta|_2` over `X beta = y`, by the pseudo-inverse, `(d,)`; O(m^2 d)."""
+    """`argmin |beta|_2` over `X beta = y`, by the pseudo-inverse, `(d,)`; O(m^2 d).
+
+    Raises:
+        SolveError: no beta fits the targets.
+    """
     x, y = as_problem(features, targets)
-    return torch.linalg.lstsq(x, y[:, None], driver="gelsd").solution[:, 0]
+    found = torch.linalg.lstsq(x, y[:, None], driver="gelsd").solution[:, 0]
+    _require_fit(x @ found, y)
+    return found
 
 
 def least_l1(features: Tensor, targets: Tensor) -> Tensor:
     """`argmin |beta|_1` over `X beta = y`, a linear program in `beta = p - q`, solved by HiGHS, `(d,)`."""
     x, y = as_problem(features, targets)
-    d = x.shape[1]
-    found = _program(np.ones(2 * d), equal=(np.hstack([x.numpy(), -x.numpy()]), y.numpy()))
-    return torch.from_numpy(found[:d] - found[d:])
+    return _l1_program("eq", x, y)
 
 
 def l1_margin(features: Tensor, signs: Tensor) -> Tensor:
     """`argmin |beta|_1` over `y_i <beta, x_i> >= 1`: the largest margin in the L1 sense, a linear program, `(d,)`."""
-    x, y = as_problem(features, signs)
-    d, signed = x.shape[1], (y[:, None] * x).numpy()
-    found = _program(np.ones(2 * d), below=(-np.hstack([signed, -signed]), -np.ones(len(y))))
-    return torch.from_numpy(found[:d] - found[d:])
+    signed = signed_rows(features, signs)
+    return _l1_program("ub", -signed, -signed.new_ones(len(signed)))
 
 
 def l2_margin(features: Tensor, signs: Tensor) -> Tensor:
@@ -44,32 +46,50 @@ def l2_margin(features: Tensor, signs: Tensor) -> Tensor:
     Raises:
         SolveError: the labels are not separable.
     """
-    x, y = as_problem(features, signs)
-    stacked = np.vstack([(y[:, None] * x).numpy().T, np.ones(len(y))])
+    signed = signed_rows(features, signs)
+    unit = _largest(signed)
+    stacked = np.vstack([(signed / unit).numpy().T, np.ones(len(signed))])
     target = np.eye(len(stacked))[-1]
-    weights, distance = nnls(stacked, target, maxiter=30 * max(stacked.shape))
+    weights, distance = nonnegative_least_squares(stacked, target)
     if distance < 1e-7:
         raise SolveError(
             "No hyperplane through the origin separates the points: add a constant feature, or use other labels."
         )
     residual = stacked @ weights - target
-    return torch.from_numpy(-residual[:-1] / residual[-1])
+    return torch.from_numpy(-residual[:-1] / residual[-1]) / unit
 
 
-def _program(
-    costs: np.ndarray,
-    equal: tuple[np.ndarray, np.ndarray] | None = None,
-    below: tuple[np.ndarray, np.ndarray] | None = None,
-) -> np.ndarray:
-    """The minimizer of `<costs, p>` over `p >= 0` under linear constraints."""
-    matrix, bound = below if below is not None else (None, None)
-    equal_matrix, equal_bound = equal if equal is not None else (None, None)
-    found = linprog(
-        costs, A_ub=matrix, b_ub=bound, A_eq=equal_matrix, b_eq=equal_bound, bounds=(0, None), method="highs"
-    )
+def nonnegative_least_squares(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, float]:
+    """`argmin |matrix u - target|` over `u >= 0`, and that distance."""
+    try:
+        weights, distance = nnls(matrix, target, maxiter=30 * max(matrix.shape))
+    except RuntimeError as error:
+        raise SolveError(f"Non-negative least squares did not converge: {error} Use fewer examples.") from error
+    return weights, float(distance)
+
+
+def _require_fit(values: Tensor, targets: Tensor) -> None:
+    """Refuse what is a least-squares solution only."""
+    residual = float((values - targets).norm() / _largest(targets))
+    if not residual <= 1e-6:
+        raise SolveError(f"No predictor fits these targets: at best |X beta - y| / max |y| = {residual:.1e}.")
+
+
+def _largest(values: Tensor) -> float:
+    """The largest entry, 1 if all are zero: the unit in which solvers with absolute tolerances are given a problem."""
+    return float(values.abs().max()) or 1.0
+
+
+def _l1_program(kind: str, matrix: Tensor, bound: Tensor) -> Tensor:
+    """The `beta = p - q` of least `sum p + q` with `matrix beta` equal to ("eq") or at most ("ub") the bound."""
+    unit, size = _largest(matrix), _largest(bound)
+    rows = (matrix / unit).numpy()
+    constraint = {f"A_{kind}": np.hstack([rows, -rows]), f"b_{kind}": (bound / size).numpy()}
+    found = linprog(np.ones(2 * rows.shape[1]), bounds=(0, None), method="highs", **constraint)
     if not found.success:
         raise SolveError(f"The linear program has no solution ({found.message}): no predictor fits these targets.")
-    return np.asarray(found.x)
+    positive, negative = np.split(np.asarray(found.x), 2)
+    return torch.from_numpy(positive - negative) * (size / unit)
 
 
 @dataclass(frozen=True)
@@ -100,7 +120,7 @@ def least_nuclear(
         steps: at most; one costs a singular value decomposition and a projection.
 
     Raises:
-        SolveError: the gap was not reached.
+        SolveError: no matrix fits the measurements, or the gap was not reached.
     """
     a, y = as_problem(measurements, targets)
     if a.shape[1] != shape[0] * shape[1]:
@@ -109,6 +129,7 @@ def least_nuclear(
         )
     inverse = torch.linalg.pinv(a)
     fitted = (inverse @ y).reshape(shape)
+    _require_fit(a @ fitted.flatten(), y)
     threshold = max(float(torch.linalg.matrix_norm(fitted, 2)) / 2, 1e-300)
     state, best = fitted.clone(), NuclearMinimum(fitted, float(torch.linalg.matrix_norm(fitted, "nuc")), 0.0)
     for step in range(steps):

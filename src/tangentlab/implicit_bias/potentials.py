@@ -132,12 +132,12 @@ class FlowPotential(Potential):
         if depth < 2 or depth != int(depth):
             raise InputError(f"A diagonal network has a depth of at least 2, not {depth!r}; depth 1 is Euclidean().")
         self.alpha, self.depth = float(alpha), int(depth)
+        if not abs(self.depth * math.log10(self.alpha)) < 280:
+            raise InputError(
+                f"alpha^depth = {alpha:g}^{depth} leaves the range of double precision: choose an alpha closer to 1."
+            )
         self.scale = self.alpha**self.depth
         self.reach = math.inf if depth == 2 else 1.0
-        if self.scale < 1e-280:
-            raise InputError(
-                f"alpha^depth = {alpha:g}^{depth} leaves the range of double precision: choose a larger alpha."
-            )
 
     def __repr__(self) -> str:
         return f"FlowPotential(alpha={self.alpha:g}, depth={self.depth})"

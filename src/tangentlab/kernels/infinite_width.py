@@ -41,7 +41,7 @@ class WideKernels:
 
 def relu_moments(cross: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """`sqrt(pq) (sin t + (pi - t) cos t) / 2 pi` and `(pi - t) / 2 pi`, with t the angle between u and v."""
-    size = (first * second).sqrt()
+    size = first.sqrt() * second.sqrt()
     cosine = torch.where(size > 0, cross / size.clamp_min(torch.finfo(size.dtype).tiny), torch.zeros_like(size))
     cosine = cosine.clamp(-1, 1)
     angle = torch.arccos(cosine)
@@ -51,9 +51,11 @@ def relu_moments(cross: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, 
 
 def erf_moments(cross: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """`2/pi arcsin(2 c / sqrt((1 + 2 p)(1 + 2 q)))` and `4/pi / sqrt((1 + 2 p)(1 + 2 q) - 4 c^2)`."""
-    scale = (1 + 2 * first) * (1 + 2 * second)
-    products = 2 / math.pi * torch.arcsin((2 * cross / scale.sqrt()).clamp(-1, 1))
-    return products, 4 / math.pi / (scale - 4 * cross.square()).sqrt()
+    scale = (1 + 2 * first).sqrt() * (1 + 2 * second).sqrt()
+    products = 2 / math.pi * torch.arcsin((2 * cross / scale).clamp(-1, 1))
+    size = first.sqrt() * second.sqrt()
+    apart = ((size - cross) * (size + cross)).clamp_min(0)  # p q - c^2, which rounding may make negative
+    return products, 4 / math.pi / (1 + 2 * first + 2 * second + 4 * apart).sqrt()
 
 
 MOMENTS: dict[str, Moments] = {"relu": relu_moments, "erf": erf_moments}
@@ -118,8 +120,10 @@ def wide_convolution_kernels(
         bias_std: s_b.
     """
     one, two = _inputs(first, second, axes=4)
-    if kernel_size % 2 == 0:
-        raise InputError(f"The kernel size must be odd, not {kernel_size}: the padding would not be even.")
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise InputError(
+            f"The kernel size must be positive and odd, not {kernel_size}: padding is the same on all sides."
+        )
     if _layers(depth) < 2:
         raise InputError("A convolutional network has at least one convolution and a readout: depth=2 or more.")
     channels = one.shape[1]
@@ -131,7 +135,7 @@ def wide_convolution_kernels(
     parts = (cross, _squares(one)[:, None] / channels, _squares(two)[None, :] / channels)
     covariance = [affine(part) for part in parts]
     tangent, moments = covariance[0], _moments(activation)
-    for _ in range(depth - 2):
+    for _ in range(_layers(depth) - 2):
         products, slopes = moments(*covariance)
         below = weight_std**2 * _patch_mean(slopes * tangent, kernel_size)
         covariance = [affine(products), *(affine(_variance(moments, part)) for part in covariance[1:])]
@@ -173,9 +177,9 @@ def _moments(activation: str) -> Moments:
 
 
 def _layers(depth: int) -> int:
-    if depth < 1:
-        raise InputError(f"A network has at least one layer of weights, not {depth}.")
-    return depth
+    if depth < 1 or depth != int(depth):
+        raise InputError(f"A network has a whole number of layers of weights, at least one, not {depth}.")
+    return int(depth)
 
 
 def _inputs(first: Tensor, second: Tensor | None, axes: int) -> tuple[Tensor, Tensor]:
@@ -186,4 +190,6 @@ def _inputs(first: Tensor, second: Tensor | None, axes: int) -> tuple[Tensor, Te
         raise InputError(
             f"Inputs of one shape {expected} are needed, not {tuple(first.shape)} and {tuple(other.shape)}."
         )
+    if not first[:1].numel() or not bool(first.isfinite().all() and other.isfinite().all()):
+        raise InputError("The inputs must be finite, with at least one example and one feature.")
     return first.double(), other.double()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tangentlab.engine.network import require_module
 from tangentlab.errors import InputError
 from tangentlab.kernels.matrix import kernel_matrix
 from tangentlab.kernels.similarity import kernel_distance
@@ -32,6 +33,7 @@ def scaled_init(model: nn.Module, alpha: float) -> AlphaModel:
     """
     if not 0 < alpha < float("inf"):
         raise InputError(f"The argument alpha must be a positive number, not {alpha!r}.")
+    require_module(model)
     start = deepcopy(model)
     with torch.no_grad():
         for parameter in start.parameters():
@@ -73,36 +75,38 @@ def regime_of(
 
     Cost: two tangent kernels of the probe and one Jacobian product.
     """
-    here, there = dict(trained.named_parameters()), dict(start.named_parameters())
-    if here.keys() != there.keys():
+    here, there = trained.state_dict(), start.state_dict()
+    if {name: value.shape for name, value in here.items()} != {name: value.shape for name, value in there.items()}:
         raise InputError(
-            "The start and the trained network are not the same network: their parameters have other names."
+            "The start and the trained network are not the same network: their parameters have other names or shapes."
         )
     begun = deepcopy(trained)  # trainable where the trained network is; a start may be frozen
+    begun.load_state_dict(there)
     origin = dict(begun.named_parameters())
-    with torch.no_grad():
-        for name, value in there.items():
-            origin[name].copy_(value)
     first, last = (kernel_matrix(NTK(model, inputs, **options)) for model in (begun, trained))
     with torch.no_grad():
         before, after = begun(inputs), trained(inputs)
+    if twin is not None and twin.shape != after.shape:
+        raise InputError(f"The twin's outputs on the probe are {tuple(after.shape)}, not {tuple(twin.shape)}.")
     tangent = linearize(begun)
-    moved = square = 0.0
     with torch.no_grad():
         for name, step in tangent.displacements().items():
             step.copy_(here[name] - origin[name])
-            moved, square = moved + float(step.square().sum()), square + float(origin[name].square().sum())
+        steps = tangent.displacements()
+        moved, size = (torch.cat([one[name].flatten() for name in steps]) for one in (steps, origin))
         linear = tangent(inputs)
     return RegimeReading(
-        kernel=float((last - first).norm() / first.norm()),
+        kernel=_relative(last - first, first),
         kernel_direction=kernel_distance(first, last),
-        parameters=math.sqrt(moved / square),
+        parameters=_relative(moved, size),
         linearity=_relative(after - linear, linear - before),
         function=float("nan") if twin is None else _relative(after - twin, twin - before),
     )
 
 
-def _relative(difference: Tensor, change: Tensor) -> float:
-    """The size of a difference against that of what was learnt; 0 where nothing differs."""
-    size = float(difference.norm())
-    return size / float(change.norm()) if size else 0.0
+def _relative(difference: Tensor, reference: Tensor) -> float:
+    """The size of a difference against that of a reference: 0 where nothing differs, infinite where only the reference is 0."""
+    size, unit = float(difference.norm()), float(reference.norm())
+    if size == 0:
+        return 0.0
+    return size / unit if unit else math.inf
