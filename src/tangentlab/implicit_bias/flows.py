@@ -67,13 +67,7 @@ def follow_flow(
         InputError: the loss is not a finite scalar at the start, or an argument makes no sense.
         SolveError: the bound on the loss was not reached in time, or the integrator gave up.
     """
-    first = start.detach().to("cpu", torch.float64)
-    if first.ndim != 1 or not len(first):
-        raise InputError(f"The weights are one flat vector, not {tuple(first.shape)}: use parameters_to_vector.")
-    if not until >= 0 or moments < 2 or method not in METHODS:
-        raise InputError(
-            f"A flow needs until >= 0 ({until}), moments >= 2 ({moments}), and a method ({method!r}) among {METHODS}."
-        )
+    first = _checked_start(start, until, moments, method)
     evaluate = _Evaluation(loss)
     here = evaluate.loss(first.numpy())
     if not np.isfinite(here):
@@ -106,6 +100,18 @@ def follow_flow(
     times, points = _kept(found, moments)
     losses = torch.tensor([evaluate.loss(point) for point in points], dtype=torch.float64)
     return FlowPath(torch.from_numpy(times.copy()), torch.from_numpy(points.copy()), losses, int(found.nfev))
+
+
+def _checked_start(start: Tensor, until: float, moments: int, method: str) -> Tensor:
+    """The start in double precision, once all arguments make sense."""
+    first = start.detach().to("cpu", torch.float64)
+    if first.ndim != 1 or not len(first):
+        raise InputError(f"The weights are one flat vector, not {tuple(first.shape)}: use parameters_to_vector.")
+    if not until >= 0 or moments < 2 or method not in METHODS:
+        raise InputError(
+            f"A flow needs until >= 0 ({until}), moments >= 2 ({moments}), and a method ({method!r}) among {METHODS}."
+        )
+    return first
 
 
 def _kept(found: Any, moments: int) -> tuple[np.ndarray, np.ndarray]:
