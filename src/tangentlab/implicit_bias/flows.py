@@ -67,8 +67,7 @@ def follow_flow(
         InputError: the loss is not a finite scalar at the start, or an argument makes no sense.
         SolveError: the bound on the loss was not reached in time, or the integrator gave up.
     """
-    first = _checked_start(start, until, moments, method)
-    evaluate = _Evaluation(loss)
+    first, evaluate = _checked_start(start, until, moments, method), _Evaluation(loss)
     here = evaluate.loss(first.numpy())
     if not np.isfinite(here):
         raise InputError("The loss is not finite at the start of the flow.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from tangentlab.errors import InputError
 from tangentlab.spectral.complexes import Complex, Floats, Ints, Lists
 from tangentlab.spectral.cutter import Cutter
 from tangentlab.spectral.partition import Partition
@@ -34,6 +35,8 @@ def decision_boundary(partition: Partition, level: float = 0.0) -> Boundary:
     The regions are cut where two outputs are equal and the larger of them leads, and the walls between different leaders are
     the boundary. Cost: linear in the number of regions.
     """
+    if not np.isfinite(level):
+        raise InputError(f"The argument level is a finite number, not {level}.")
     complex = partition.complex
     values = corner_values(partition)
     if values.shape[1] == 1:

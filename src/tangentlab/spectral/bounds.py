@@ -7,9 +7,7 @@ for a network of L hidden layers of widths d_k with activations of slope at most
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod, sqrt
 from typing import Any
 
@@ -17,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from tangentlab.errors import InputError, ModelError
+from tangentlab.engine.snapshot import untouched
+from tangentlab.errors import InputError, ModelError, NumericsError
 from tangentlab.spectral.partition import Partition
 
-ONE_LIPSCHITZ = (nn.ReLU, nn.LeakyReLU, nn.Hardtanh, nn.ReLU6, nn.Identity, nn.Flatten, nn.Dropout, nn.Softshrink)
+ONE_LIPSCHITZ = (nn.ReLU, nn.Hardtanh, nn.ReLU6, nn.Identity, nn.Flatten, nn.Softshrink)
 
 
 def spectral_norm(weight: Tensor, iterations: int = 10, generator: torch.Generator | None = None) -> float:
@@ -37,7 +36,12 @@ def spectral_norm(weight: Tensor, iterations: int = 10, generator: torch.Generat
     """
     if weight.ndim < 2 or weight.numel() == 0 or iterations < 1:
         raise InputError(f"A spectral norm needs a matrix and at least one iteration, got shape {tuple(weight.shape)}.")
+    if not bool(weight.isfinite().all()):
+        raise NumericsError("The weight has entries that are not finite.")
     matrix = weight.detach().flatten(1)
+    matrix = matrix if matrix.is_floating_point() else matrix.double()
+    largest = float(matrix.abs().max()) or 1.0
+    matrix = matrix / largest  # W^T W of very large or small entries leaves the range of the dtype
     source = generator if generator is not None else torch.Generator(device=matrix.device).manual_seed(0)
     vector = torch.randn(matrix.shape[1], generator=source, dtype=matrix.dtype, device=matrix.device)
     size = vector.norm()
@@ -46,7 +50,7 @@ def spectral_norm(weight: Tensor, iterations: int = 10, generator: torch.Generat
         size = vector.norm()
         if float(size) == 0:
             return 0.0
-    return float((matrix @ (vector / size)).norm())
+    return largest * float((matrix @ (vector / size)).norm())
 
 
 @dataclass(frozen=True)
@@ -70,13 +74,12 @@ def lipschitz_chain(model: nn.Module, partition: Partition | None = None) -> Lip
     """The Lipschitz constant of a fully connected network and its bounds (Prop. A.4); norms are exact, from an SVD.
 
     Args:
-        model: linear layers one after the other, with activations of slope at most 1 between them.
+        model: linear layers one after the other, with modules of slope at most 1 between them. A forward pass tells their
+            order, and that nothing happens besides them (residual connections, factors, functional activations).
         partition: regions of this model, for the exact constant on their domain.
     """
-    layers = list(_linear_layers(model))
+    layers = _chain(model)
     widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
-    if any(first.out_features != second.in_features for first, second in pairwise(layers)):
-        raise ModelError("The Lipschitz chain needs linear layers one after the other; their widths do not fit.")
     weights = [layer.weight.detach().to(torch.float64) for layer in layers]
     norms = tuple(float(torch.linalg.matrix_norm(weight, 2)) for weight in weights)
     largest = max(float(parameter.detach().abs().max()) for parameter in model.parameters())
@@ -84,19 +87,48 @@ def lipschitz_chain(model: nn.Module, partition: Partition | None = None) -> Lip
     return LipschitzChain(None if partition is None else partition.lipschitz, prod(norms), bound, norms)
 
 
-def _linear_layers(model: nn.Module) -> Iterator[nn.Linear]:
-    found = False
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            found = True
-            yield module
-        elif not any(module.children()) and not isinstance(module, ONE_LIPSCHITZ):
+def _chain(model: nn.Module) -> list[nn.Linear]:
+    """The linear layers in the order in which they are called, each as often as it is."""
+    leaves = [module for module in model.modules() if not any(module.children())]
+    for module in leaves:
+        if not isinstance(module, nn.Linear) and not _one_lipschitz(module):
             raise ModelError(
-                f"The Lipschitz chain is for linear layers and activations of slope at most 1; {name or 'the model'} is "
-                f"{type(module).__name__}."
+                f"The Lipschitz chain is for linear layers and activations of slope at most 1, not for {module}."
             )
-    if not found:
+    first = next((module for module in leaves if isinstance(module, nn.Linear)), None)
+    if first is None:
         raise ModelError("The Lipschitz chain needs at least one linear layer.")
+    called: list[nn.Module] = []
+    in_line: list[bool] = []
+    seen: list[Any] = [first.weight.new_zeros(1, first.in_features)]
+
+    def record(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        called.append(module)
+        in_line.append(arguments[0] is seen[-1])
+        seen.append(output)
+
+    handles = [module.register_forward_hook(record) for module in leaves]
+    try:
+        with untouched(model), torch.no_grad():
+            output = model(seen[0])
+    except RuntimeError as error:
+        raise ModelError(
+            f"The Lipschitz chain needs linear layers one after the other; a forward pass failed: {error}"
+        ) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    if output is not seen[-1] or not all(in_line):
+        raise ModelError("The Lipschitz chain needs modules one after the other, and nothing besides them in forward.")
+    return [module for module in called if isinstance(module, nn.Linear)]
+
+
+def _one_lipschitz(module: nn.Module) -> bool:
+    if isinstance(module, nn.LeakyReLU):
+        return abs(module.negative_slope) <= 1
+    if isinstance(module, nn.Dropout):
+        return not module.training
+    return isinstance(module, ONE_LIPSCHITZ)
 
 
 def clip_weights(optimizer: torch.optim.Optimizer, bound: float) -> RemovableHandle:

@@ -40,8 +40,8 @@ def composition_kernel(curve: Curve, latent: Tensor, frequencies: Tensor) -> Ten
     is exact to about 1e-12 for smooth curves.
     """
     vectors, speeds = _speeds(curve, frequencies)
-    if latent.ndim != 1 or not len(latent):
-        raise InputError(f"The argument latent is a list of frequencies (a,), not {tuple(latent.shape)}.")
+    if latent.ndim != 1 or not len(latent) or not bool(latent.isfinite().all()):
+        raise InputError(f"The argument latent is a list of finite frequencies (a,), here {tuple(latent.shape)}.")
     waves = latent.double()
     fastest = float(speeds.abs().max()) + float(waves.abs().max())
     panels = max(16, math.ceil(2 * fastest / TURN))
@@ -86,6 +86,8 @@ def _speeds(curve: Curve, frequencies: Tensor) -> tuple[Tensor, Tensor]:
     slopes = _slopes(curve, torch.linspace(0, 1, SAMPLES + 1, dtype=torch.float64))
     if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != slopes.shape[1]:
         raise InputError(f"Frequencies are (count, {slopes.shape[1]}) for this curve, not {tuple(frequencies.shape)}.")
+    if not bool(vectors.isfinite().all()):
+        raise InputError("The frequencies must be finite.")
     return vectors, vectors @ slopes.t()
 
 
@@ -96,7 +98,7 @@ def _slopes(curve: Curve, z: Tensor) -> Tensor:
 
 
 def _points(curve: Curve, z: Tensor) -> Tensor:
-    points = curve(z)
+    points = curve(z).double()
     if points.ndim != 2 or len(points) != len(z):
         raise InputError(f"A curve maps latent values (n,) to points (n, d), this one to {tuple(points.shape)}.")
     return points

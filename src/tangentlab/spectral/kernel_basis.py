@@ -27,6 +27,8 @@ def gaussian_kernel(points: Tensor, others: Tensor | None = None, *, width: floa
     """`exp(-|x - y|^2 / width^2)`, `(n, m)`; by default between the points themselves."""
     if not width > 0:
         raise InputError(f"The argument width is positive, not {width}.")
+    if points.ndim < 2 or (others is not None and others.ndim < 2):
+        raise InputError("Points are (n, ...), with an axis of examples and at least one of coordinates.")
     rows = points.flatten(1).double()
     columns = rows if others is None else others.flatten(1).double()
     if rows.shape[1] != columns.shape[1]:
@@ -118,5 +120,7 @@ def index_bands(size: int, ratio: int = BAND_RATIO) -> list[range]:
 
 def band_norms(coefficients: Tensor, bands: Sequence[range]) -> Tensor:
     """The length of a function's part in every band, `(..., c n)` to `(..., len(bands))`."""
+    if not bands:
+        raise InputError("At least one band is needed.")
     parts = [coefficients[..., band.start : band.stop].norm(dim=-1) for band in bands]
     return torch.stack(parts, dim=-1)

@@ -35,7 +35,7 @@ def parameter_gradients(model: nn.Module, interval: Sequence[float], k: ArrayLik
     """`d f~(k) / d theta` for every frequency and parameter, `(frequencies, parameters)`, exactly.
 
     Args:
-        model: one input, one output; parameters in the order of `named_parameters()`.
+        model: one input, one output; all parameters in the order of `named_parameters()`, frozen ones too.
         interval: `(low, high)`; kinks outside of it do not count.
         k: frequencies other than 0.
 
@@ -71,27 +71,41 @@ def mode_velocities(
         interval: `(low, high)`; kinks outside of it do not count.
         k: frequencies other than 0.
     """
-    double = deepcopy(model).to(DTYPE)
-    loss = (double(inputs.to(DTYPE)).flatten() - targets.to(DTYPE).flatten()).square().sum()
-    gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(double.parameters()))])
+    if targets.numel() != len(inputs):
+        raise InputError(f"{len(inputs)} inputs need as many targets, not {tuple(targets.shape)}.")
+    double = _trainable_copy(model)
+    with torch.enable_grad():
+        loss = (double(inputs.to(DTYPE)).flatten() - targets.to(DTYPE).flatten()).square().sum()
+        parts = torch.autograd.grad(loss, list(double.parameters()), materialize_grads=True)
+    moving = [parameter.requires_grad for parameter in model.parameters()]  # frozen parameters do not flow
+    gradient = torch.cat([part.flatten() * moves for part, moves in zip(parts, moving, strict=True)])
     return -(parameter_gradients(model, interval, k) @ gradient.numpy())
 
 
 def _gradients(model: nn.Module, points: Tensor) -> Floats:
     """df/dtheta at points `(points,)`, `(points, parameters)`, in float64."""
-    double = deepcopy(model).to(DTYPE)
+    double = _trainable_copy(model)
     parameters = list(double.parameters())
     rows = []
-    for output in double(points.view(-1, 1)).flatten():
-        parts = torch.autograd.grad(output, parameters, retain_graph=True, materialize_grads=True)
-        rows.append(torch.cat([part.flatten() for part in parts]))
+    with torch.enable_grad():
+        outputs = double(points.view(-1, 1)).flatten()
+        if len(outputs) != len(points):
+            raise InputError(f"A network with one output is needed, not {len(outputs) // len(points)}.")
+        for output in outputs:
+            parts = torch.autograd.grad(output, parameters, retain_graph=True, materialize_grads=True)
+            rows.append(torch.cat([part.flatten() for part in parts]))
     return torch.stack(rows).numpy()
+
+
+def _trainable_copy(model: nn.Module) -> nn.Module:
+    """In float64, with a gradient for every parameter."""
+    return deepcopy(model).to(DTYPE).requires_grad_()
 
 
 def _nonzero(k: ArrayLike) -> Floats:
     waves = np.atleast_1d(np.asarray(k, dtype=np.float64))
-    if waves.ndim != 1 or not np.isfinite(waves).all() or (waves == 0).any():
-        raise InputError("Frequencies are finite numbers other than 0.")
+    if waves.ndim != 1 or not len(waves) or not np.isfinite(waves).all() or (waves == 0).any():
+        raise InputError("Frequencies are finite numbers other than 0, at least one.")
     return waves
 
 

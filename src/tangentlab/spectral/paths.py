@@ -67,6 +67,9 @@ def connecting_path(
         raise InputError(
             f"A path needs two inputs of one shape ({tuple(start.shape)}, {tuple(end.shape)}), at least 3 pivots and 2 samples."
         )
+    if not (start.is_floating_point() and end.is_floating_point()):
+        raise InputError(f"The ends of a path are floating-point inputs, not {start.dtype} and {end.dtype}.")
+    start, end = start.detach(), end.detach()
     straight = float((end - start).norm())
     if straight == 0:
         raise InputError("Both ends of the path are the same input.")
