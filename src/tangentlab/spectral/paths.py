@@ -63,12 +63,7 @@ def connecting_path(
 
     Cost: `iterations * steps` gradients of a batch of pivots.
     """
-    if start.shape != end.shape or pivots < 3 or samples < 2 or min(iterations, steps) < 0:
-        raise InputError(
-            f"A path needs two inputs of one shape ({tuple(start.shape)}, {tuple(end.shape)}), at least 3 pivots and 2 samples."
-        )
-    if not (start.is_floating_point() and end.is_floating_point()):
-        raise InputError(f"The ends of a path are floating-point inputs, not {start.dtype} and {end.dtype}.")
+    _require_ends(start, end, pivots, samples, min(iterations, steps))
     start, end = start.detach(), end.detach()
     straight = float((end - start).norm())
     if straight == 0:
@@ -95,6 +90,16 @@ def connecting_path(
         bool((logits.argmax(1) == target).all()),
         length / straight - 1,
     )
+
+
+def _require_ends(start: Tensor, end: Tensor, pivots: int, samples: int, steps: int) -> None:
+    """Refuse what no path leads between."""
+    if start.shape != end.shape or pivots < 3 or samples < 2 or steps < 0:
+        raise InputError(
+            f"A path needs two inputs of one shape ({tuple(start.shape)}, {tuple(end.shape)}), at least 3 pivots and 2 samples."
+        )
+    if not (start.is_floating_point() and end.is_floating_point()):
+        raise InputError(f"The ends of a path are floating-point inputs, not {start.dtype} and {end.dtype}.")
 
 
 class _Climb:
