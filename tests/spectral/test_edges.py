@@ -19,6 +19,7 @@ from tangentlab.spectral import (
     neighbour_probabilities,
     parameter_gradients,
     spectral_norm,
+    stationary_points,
 )
 
 
@@ -135,3 +136,11 @@ def test_levels_points_and_bands_are_checked():
         gaussian_kernel(torch.rand(5), width=1.0)
     with pytest.raises(InputError, match="band"):
         band_norms(torch.rand(5), [])
+
+
+def test_the_ends_of_a_curve_may_be_stationary():
+    def speeding(z):
+        return torch.stack([z.square(), 0 * z], 1)
+
+    for latent, place in ((0.0, 0.0), (2.0, 1.0)):
+        assert stationary_points(speeding, latent, torch.tensor([1.0, 0.0])).tolist() == [place]

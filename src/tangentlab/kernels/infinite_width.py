@@ -7,7 +7,7 @@ With weights `N(0, s_w^2 / fan_in)` and biases `N(0, s_b^2)`, layer by layer (Le
 
 with (u, v) Gaussian of covariance Sigma_l. The expectations have closed forms for ReLU (Cho and Saul 2009) and erf
 (Williams 1997). The tangent kernel is in the NTK parametrization: each parameter is standard normal and its factor
-`s_w / sqrt(fan_in)` or s_b stands outside. Cost: O(n m) per layer, O(n m pixels^2) for convolutions.
+`s_w / sqrt(fan_in)` or s_b stands outside. Cost: O(n m) per layer, O(n m pixels) for convolutions.
 """
 
 from __future__ import annotations

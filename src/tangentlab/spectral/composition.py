@@ -77,7 +77,7 @@ def stationary_points(curve: Curve, latent: float, frequency: Tensor) -> Tensor:
         middle = (low + high) / 2
         left = ((_slopes(curve, middle) @ frequency.double() - latent) < 0) == below
         low, high = torch.where(left, middle, low), torch.where(left, high, middle)
-    return torch.cat([grid[:-1][gap[:-1] == 0], (low + high) / 2]).sort().values
+    return torch.cat([grid[gap == 0], (low + high) / 2]).sort().values
 
 
 def _speeds(curve: Curve, frequencies: Tensor) -> tuple[Tensor, Tensor]:

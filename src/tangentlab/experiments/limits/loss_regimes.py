@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -66,8 +67,8 @@ class LossRegimes(Experiment):
                 beta, kernel = minimum_on(x, y, FlowPotential(alpha)).beta, least_l2(x, y)
                 lab.log("squared", alpha=alpha, from_l2=float((beta - kernel).norm() / kernel.norm()))
                 continue
-            weights, reached = diagonal_start(self.features, alpha), 0.0
-            for goal in torch.logspace(0, torch.tensor(self.depth).log10().item(), self.moments).tolist():
+            weights = diagonal_start(self.features, alpha)
+            for goal in torch.logspace(0, math.log10(self.depth), self.moments).tolist():
                 weights = follow_flow(
                     lambda w: torch.logsumexp(-y * (x @ diagonal_predictor(w)), 0),
                     weights,
@@ -75,9 +76,9 @@ class LossRegimes(Experiment):
                     loss_below=-goal,
                     tolerance=1e-7,
                 ).end
-                beta, reached = diagonal_predictor(weights), goal
+                beta = diagonal_predictor(weights)
                 shares = {f"l{p}": _margin(beta, x, y, p) / best[p] for p in (1, 2)}
-                lab.log("margins", alpha=alpha, progress=reached, **shares)
+                lab.log("margins", alpha=alpha, progress=goal, **shares)
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """The ends of the flows, and the order in which margins peak."""
