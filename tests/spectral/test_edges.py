@@ -18,6 +18,7 @@ from tangentlab.spectral import (
     mode_velocities,
     neighbour_probabilities,
     parameter_gradients,
+    polytope_transform,
     spectral_norm,
     stationary_points,
 )
@@ -144,3 +145,13 @@ def test_the_ends_of_a_curve_may_be_stationary():
 
     for latent, place in ((0.0, 0.0), (2.0, 1.0)):
         assert stationary_points(speeding, latent, torch.tensor([1.0, 0.0])).tolist() == [place]
+
+
+@pytest.mark.parametrize("width", [1e-7, 1e-10, 1e-13, 1e-14, 1e-15])
+def test_thin_polytopes_have_their_volume_or_are_refused(width):
+    corners = [[0, 0], [1, 0], [0, width], [1, width]]
+    if width > 1e-12:
+        assert abs(polytope_transform(corners, [0, 0])) == pytest.approx(width, rel=1e-6)
+    else:
+        with pytest.raises(InputError, match=r"too thin|no volume"):
+            polytope_transform(corners, [0, 0])

@@ -38,8 +38,10 @@ def polytope(corners: ArrayLike) -> Complex:
     for plane in _planes(points):
         values = cell.corners @ plane[:-1] + plane[-1]
         cut = Subdivision(cell, values[:, None], np.zeros(1, dtype=np.int64))
-        if cut.complex.n_cells == 2:
-            outside = cut.complex.centres() @ plane[:-1] + plane[-1] > 0
+        outside = cut.complex.centres() @ plane[:-1] + plane[-1] > 0
+        if outside.all():
+            raise InputError("The polytope is too thin for float64: two of its facets cannot be told apart.")
+        if outside.any():
             cell = cut.complex.restricted(np.flatnonzero(~outside))
     return cell
 
