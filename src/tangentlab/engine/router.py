@@ -107,7 +107,8 @@ class Router:
             return Settled(axes, {})
         routes = self._proposed(live, axes, facts)
         unproved: dict[Group, str] = {}
-        verdict = self._proof_of_a_part(captured, routes, axes, facts) or proof(self.network, captured.outputs, routes)
+        of_a_part = self._proof_of_a_part(captured, routes, axes, facts)
+        verdict = of_a_part or proof(self.network, captured.outputs, routes)
         if verdict.failed and examples_depend_on_each_other(self.network, batch, captured.outputs):
             raise ModelError(f"{MIXED} (Seen in the gradient of {next(iter(verdict.failed.values()))!r}.).")
         while (
@@ -116,7 +117,8 @@ class Router:
             unproved |= {group: _UNPROVED.format(name) for group, name in verdict.failed.items()}
             verdict = proof(self.network, captured.outputs, [route for route in routes if route.group not in unproved])
         half = captured.outputs.dtype.itemsize == 2  # where a softmax over the examples may be exactly 0 and 1
-        speaks = verdict.complete and verdict.apart and not half and not _meet(captured.outputs, routes)
+        speaks = verdict.complete and verdict.apart and not half
+        speaks = speaks and (of_a_part is not None or not _meet(captured.outputs, routes))
         return Settled(axes, unproved, speaks and self._parts_are_alike(captured, batch))
 
     def _proof_of_a_part(
