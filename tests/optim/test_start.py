@@ -140,3 +140,39 @@ def test_what_the_first_bases_cost_is_counted_per_layer(monkeypatch: pytest.Monk
             backward(model, x, y)
             precond.step()
             assert precond.starting == starting
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_layer_that_is_not_called_when_bases_are_made_gets_its_own_at_its_next_call(
+    kind: Any, resumed: bool, costly: None
+) -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two, self.used = nn.Linear(4, 5), nn.Linear(4, 5), True
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (self.one(x).tanh() + self.two(x).tanh() if self.used else self.one(x).tanh())[:, :3]
+
+    torch.manual_seed(0)
+    model = Branches()
+    precond, x, y = kind(model, damping=0.03, period=64), torch.randn(8, 4), torch.arange(8) % 3
+    for step in range(18):
+        model.used = step != 16
+        model.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        if step == 17 and resumed:
+            state = precond.state_dict()
+            precond.remove()
+            precond = kind(model, damping=0.03, period=64)
+            precond.load_state_dict(state)
+            model.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+        plain = None if model.two.weight.grad is None else model.two.weight.grad.clone()
+        precond.step()
+        assert precond.starting == (step < 16)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0 if parameter.grad is None else 0.01 * parameter.grad
+    assert plain is not None and not torch.equal(model.two.weight.grad, plain)

@@ -83,6 +83,9 @@ class BlockPreconditioner(Preconditioner):
         _check_block(block)
         self.block_options, self.period, self.factor_period = block, period, factor_period or period
         self.warm_up, self.gentle_start, self.starting = warm_up, gentle_start, False
+        self._awaited: set[Group] = (
+            set()
+        )  # not called at the end of the running diagonals: their bases come when they are
         self.factor_decay, self.scale_decay = factor_decay, scale_decay
         self.refresh, self.eigh_every, self.order, self.sua = refresh, eigh_every, order, sua
         self.factor_limit, self.block_limit = factor_limit, block_limit
@@ -166,6 +169,7 @@ class BlockPreconditioner(Preconditioner):
         """Make all blocks anew, as running diagonals or as what they are to be, if they are not that already."""
         if starting != self.starting:
             self.starting = starting
+            self._awaited = set() if starting else {group for group, block in self.blocks.items() if block.ready}
             self.blocks = {group: self._block(group, block.announced) for group, block in self.blocks.items()}
 
     def _is_refresh(self, step: int) -> bool:
@@ -179,7 +183,8 @@ class BlockPreconditioner(Preconditioner):
         return self.block_options.factors and (measured or self._is_refresh(step))
 
     def _wants(self, step: int) -> bool:
-        return self._options.scale == "per_example" or self._measures_factors(step)
+        self._awaited = {g for g in self._awaited if g not in self.passed and not self.blocks[g].based}
+        return self._options.scale == "per_example" or self._measures_factors(step) or bool(self._awaited)
 
     def _collect(self, samples: dict[Group, list[Sample]], examples: int) -> None:
         self._start(False)  # statistics are read at this step
@@ -310,12 +315,15 @@ class BlockPreconditioner(Preconditioner):
     def _state(self) -> dict[str, Any]:
         forms = {group.name: asdict(block.announced) for group, block in self.blocks.items()}
         blocks = {group.name: block.state() for group, block in self.blocks.items()}
-        return {"refreshes": self.refreshes, "blocks": blocks, "forms": forms, "starting": self.starting}
+        awaited = [group.name for group in self.groups if group in self._awaited]
+        start = {"starting": self.starting, "awaited": awaited}
+        return {"refreshes": self.refreshes, "blocks": blocks, "forms": forms, **start}
 
     def _load(self, state: dict[str, Any]) -> None:
         if set(state["blocks"]) != {group.name for group in self.blocks}:
             raise InputError("This state has other layers than the preconditioner it is loaded into.")
         self._start(state.get("starting", False))
+        self._awaited = {group for group in self.blocks if group.name in state.get("awaited", ())}
         for group, block in self.blocks.items():
             form = state.get("forms", {}).get(group.name)
             if form is not None and Matrix(**form) != block.announced:  # another one was found in gradients
