@@ -19,12 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.engine.groups import Group
+from tangentlab.errors import InputError
 from tangentlab.layers import Matrix, OuterSum
 from tangentlab.objects.pmat.basis import Basis
 from tangentlab.objects.pmat.kronecker import EigenBlock, KronBlock, MatrixForm, squares_in_bases
 from tangentlab.objects.pmat.pi import Pi, pi_of
 from tangentlab.objects.pmat.side import Side, both
 from tangentlab.optim.damping import balance, damped
+from tangentlab.optim.hyperparameters import check_choice
 from tangentlab.optim.sides import RunningChannels, RunningSide
 from tangentlab.optim.sums import Sample
 
@@ -54,6 +56,23 @@ class BlockOptions:
     sharing: str = "expand"
     rebase: str = "kfac"
     thin: bool = False
+
+    def check(self) -> None:
+        """Refuse values that there are not, and those that do not go together."""
+        check_choice("damping_form", self.form, ("factored", "plain"))
+        check_choice("inverse", self.inverse, ("eigh", "cholesky"))
+        check_choice("sharing", self.sharing, ("expand", "reduce"))
+        check_choice("rebase", self.rebase, ("kfac", "transport", "keep"))
+        cutoff = self.cutoff
+        if cutoff is not None and not (0 < cutoff and (isinstance(cutoff, int) or cutoff <= 1)):
+            raise InputError(
+                f"The argument cutoff must be a positive number of modes, or a fraction of them up to 1.0, got {cutoff!r}."
+            )
+        if self.inverse == "cholesky" and ((self.form == "plain" and not self.rowwise) or cutoff is not None):
+            raise InputError(
+                "The option inverse='cholesky' inverts A and B one by one: damping_form='plain' and cutoff= need the eigenvalues, "
+                "so use inverse='eigh'."
+            )
 
 
 class LayerBlock:

@@ -80,7 +80,7 @@ class BlockPreconditioner(Preconditioner):
             check_schedule(name, decay, high=1.0)
         check_choice("refresh", refresh, ("eigh", "qr"))
         check_choice("order", order, ("update first", "precondition first"))
-        _check_block(block)
+        block.check()
         self.block_options, self.period, self.factor_period = block, period, factor_period or period
         self.warm_up, self.gentle_start, self.starting = warm_up, gentle_start, False
         self._awaited: set[Group] = (
@@ -337,20 +337,3 @@ def _moved(state: Any, device: torch.device) -> Any:
     if isinstance(state, dict):
         return {key: _moved(value, device) for key, value in state.items()}
     return state.to(device, copy=True) if isinstance(state, Tensor) else state
-
-
-def _check_block(block: BlockOptions) -> None:
-    check_choice("damping_form", block.form, ("factored", "plain"))
-    check_choice("inverse", block.inverse, ("eigh", "cholesky"))
-    check_choice("sharing", block.sharing, ("expand", "reduce"))
-    check_choice("rebase", block.rebase, ("kfac", "transport", "keep"))
-    cutoff = block.cutoff
-    if cutoff is not None and not (0 < cutoff and (isinstance(cutoff, int) or cutoff <= 1)):
-        raise InputError(
-            f"The argument cutoff must be a positive number of modes, or a fraction of them up to 1.0, got {cutoff!r}."
-        )
-    if block.inverse == "cholesky" and ((block.form == "plain" and not block.rowwise) or cutoff is not None):
-        raise InputError(
-            "The option inverse='cholesky' inverts A and B one by one: damping_form='plain' and cutoff= need the eigenvalues, "
-            "so use inverse='eigh'."
-        )
