@@ -70,8 +70,8 @@ class BlockOptions:
             )
         if self.inverse == "cholesky" and ((self.form == "plain" and not self.rowwise) or cutoff is not None):
             raise InputError(
-                "The option inverse='cholesky' inverts A and B one by one: damping_form='plain' and cutoff= need the eigenvalues, "
-                "so use inverse='eigh'."
+                "The option inverse='cholesky' inverts A and B one by one: damping_form='plain' and cutoff= need the "
+                "eigenvalues, so use inverse='eigh'."
             )
 
 
