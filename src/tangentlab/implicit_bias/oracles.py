@@ -53,7 +53,8 @@ def l2_margin(features: Tensor, signs: Tensor) -> Tensor:
     weights, distance = nonnegative_least_squares(stacked, target)
     if distance < 1e-7:
         raise SolveError(
-            "No hyperplane through the origin separates the points: add a constant feature, or use other labels."
+            "No hyperplane through the origin separates the points by more than 1e-7 of their size: add a constant feature, or "
+            "use other labels."
         )
     residual = stacked @ weights - target
     return torch.from_numpy(-residual[:-1] / residual[-1]) / unit
