@@ -166,9 +166,9 @@ class PMat(Spectral):
         """Sum of the diagonal."""
         return self.diag().flat.sum()
 
-    @abstractmethod
     def diag(self) -> PVector:
         """The diagonal."""
+        return PVector(self.layout, self.tensor().diagonal().clone())
 
     @frozen_inside
     def sample(
