@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tangentlab.linearized import AlphaModel, linearize
 from tests.linearized.networks import Attention, with_norm
+from tests.processes import leave_group
 
 
 def network(kind: str, seed: int = 0) -> nn.Module:
@@ -51,8 +52,7 @@ def work(rank: int, folder: str) -> None:
         kind: train(DistributedDataParallel(network(kind, seed=rank)), kind, slice(rank, None, 2)) for kind in KINDS
     }
     torch.save(found, f"{folder}/{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    leave_group()
 
 
 def test_two_processes_train_as_one_does_with_the_joint_batch() -> None:

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tangentlab.optim import LevenbergMarquardt, NaturalSGD
 from tests.optim.truth import data
+from tests.processes import leave_group
 
 SETTINGS: dict[str, dict] = {
     "kfac": {"preconditioner": "kfac", "period": 2, "factor_decay": 0.5},
@@ -66,8 +67,7 @@ def work(rank: int, folder: str) -> None:
     for name, settings in SETTINGS.items():
         found[name] = train(DistributedDataParallel(network(name)), settings, slice(rank, None, 2))
     torch.save(found, f"{folder}/{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    leave_group()
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from tangentlab.optim import PRECONDITIONERS, SOAP, NaturalSGD, make_preconditioner
+from tests.processes import leave_group
 
 
 def network() -> nn.Sequential:
@@ -41,7 +42,7 @@ def work(rank: int, folder: str) -> None:
         found["soap", whole] = attempt(lambda model=model: SOAP(model.parameters()))
         found["hooks", whole] = [len(m._forward_pre_hooks) for m in (fully_shard(network(), mesh=mesh), model)]
     torch.save(found, f"{folder}/found.pt")
-    dist.destroy_process_group()
+    leave_group()
 
 
 @pytest.fixture(scope="module")
