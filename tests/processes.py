@@ -8,7 +8,7 @@ import torch.distributed as dist
 def leave_group() -> None:
     """Waits for the others and ends the process at once.
 
-    Without the destructors at its end, in which a thread of gloo that still runs now and then aborts it, after the work is done.
+    The last destructors are left out: now and then they meet a running thread of gloo, and abort a process that is done.
     """
     dist.barrier()
     dist.destroy_process_group()

@@ -18,7 +18,6 @@ from tangentlab import linearized
 from tangentlab.alignment import TangentRecorder
 from tangentlab.errors import ModelError
 from tangentlab.optim import NaturalSGD
-from tests.processes import leave_group
 
 ENTRIES: dict[str, Callable[[nn.Module, Tensor], Any]] = {
     "FIM": tl.FIM,
@@ -97,7 +96,8 @@ def processes(folder: str, rank: int, size: int) -> Iterator[Any]:
     from torch.distributed.device_mesh import init_device_mesh
 
     yield init_device_mesh("cpu", (size,))
-    leave_group()
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def work(rank: int, folder: str, size: int) -> None:

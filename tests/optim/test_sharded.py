@@ -11,7 +11,6 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from tangentlab.optim import PRECONDITIONERS, SOAP, NaturalSGD, make_preconditioner
-from tests.processes import leave_group
 
 
 def network() -> nn.Sequential:
@@ -42,7 +41,7 @@ def work(rank: int, folder: str) -> None:
         found["soap", whole] = attempt(lambda model=model: SOAP(model.parameters()))
         found["hooks", whole] = [len(m._forward_pre_hooks) for m in (fully_shard(network(), mesh=mesh), model)]
     torch.save(found, f"{folder}/found.pt")
-    leave_group()
+    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
