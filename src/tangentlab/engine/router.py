@@ -25,7 +25,7 @@ from tangentlab.engine.independence import Unknown, example_runs, has_hooks
 from tangentlab.engine.network import Network, grad_mode, require_finite
 from tangentlab.engine.plain_chain import is_plain_chain
 from tangentlab.engine.snapshot import same_random_state, untouched
-from tangentlab.engine.standing import Standing
+from tangentlab.engine.standing import ChainStanding
 from tangentlab.errors import ModelError
 from tangentlab.layers.registry import WHOLE
 
@@ -73,7 +73,7 @@ class Router:
         self._known: dict[tuple[Any, ...], Settled] = {}
         self._part: Captured | None = None  # the network on some examples of the batch that is being looked at
 
-    def routes(self, captured: Captured, batch: Any, known: Standing | None = None) -> list[Route]:
+    def routes(self, captured: Captured, batch: Any, known: ChainStanding | None = None) -> list[Route]:
         """One route per group. What was proved of a chain that stands is known from earlier calls."""
         facts = read_graph(captured.outputs)
         live = [call for call in captured.calls if call.edge.node in facts.nodes]

@@ -27,7 +27,7 @@ from tangentlab.engine.network import Network, grad_mode
 from tangentlab.engine.progress_bar import track
 from tangentlab.engine.router import Router
 from tangentlab.engine.snapshot import TURN, same_random_state, untouched
-from tangentlab.engine.standing import Standing, known_chain, standing
+from tangentlab.engine.standing import ChainStanding, known_chain, standing
 from tangentlab.engine.weightings import Weighting, unit_cotangents
 from tangentlab.layers import OuterSum
 
@@ -47,7 +47,7 @@ class Engine:
         self.router = Router(network, self.groups)
         self.verdicts: Verdicts = {}
 
-    def _standing(self, batch: Any) -> Standing | None:
+    def _standing(self, batch: Any) -> ChainStanding | None:
         """What is known of the network from earlier calls and still holds, where nothing but torch's own layers runs."""
         if self.network.forward is not None or self.network.function is not None:
             return None

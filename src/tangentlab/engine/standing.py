@@ -40,7 +40,7 @@ _TORCH = str(Path(torch.__file__).parent)
 Place = tuple[Mapping[str, Any], str]
 
 
-class Standing:
+class ChainStanding:
     """What is known of a chain while it stands.
 
     Attributes:
@@ -139,10 +139,10 @@ class _Code:
         return found
 
 
-_known: WeakKeyDictionary[nn.Module, Standing] = WeakKeyDictionary()
+_known: WeakKeyDictionary[nn.Module, ChainStanding] = WeakKeyDictionary()
 
 
-def known_chain(model: nn.Module) -> Standing | None:
+def known_chain(model: nn.Module) -> ChainStanding | None:
     """What is known of a chain that has the same layers as before: layout and groups hold, proofs may not.
 
     Of a chain that is not known, what can be found; None for other models.
@@ -151,7 +151,7 @@ def known_chain(model: nn.Module) -> Standing | None:
     return kept if kept is not None and kept.is_same_chain(model) else standing(model)
 
 
-def standing(model: nn.Module) -> Standing | None:
+def standing(model: nn.Module) -> ChainStanding | None:
     """What is known of a model that is a chain of torch's own layers with nothing in between, else None."""
     if type(model) is not nn.Sequential:
         return None
@@ -162,7 +162,7 @@ def standing(model: nn.Module) -> Standing | None:
     if not _nothing_in_between() or not all(map(_is_plain, model.modules())):
         return None
     try:
-        found = Standing(model)
+        found = ChainStanding(model)
     except TangentlabError:  # said where it is asked for
         return None
     if not found.can_be_kept:

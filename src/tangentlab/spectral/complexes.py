@@ -76,7 +76,7 @@ class Complex:
     Args:
         corners: `(corners, d)`.
         facets: `facets[k - 1]` lists, for every face of dimension k = 1 ... d, its facets.
-        walls: for every face of dimension d - 1, what made it: a number per bend (see `Walls`), below 0 the domain's border.
+        walls: for every face of dimension d - 1, what made it: a number per bend (see `BendWalls`), below 0 the border.
     """
 
     corners: Floats

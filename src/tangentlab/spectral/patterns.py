@@ -22,7 +22,7 @@ Pattern = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Walls:
+class BendWalls:
     """What may bound the regions of some points at one bend.
 
     Args:
@@ -54,7 +54,7 @@ class OnOnePiece:
     def __init__(self, groups: int, given: Pattern | None = None, keep_walls: bool = False) -> None:
         self.groups, self.given, self.keep_walls = groups, given, keep_walls
         self.pattern: list[Tensor] = []
-        self.walls: list[Walls] = []
+        self.walls: list[BendWalls] = []
 
     def catch_up(self, rows: Tensor) -> Tensor:
         """Nothing is added on the way."""
@@ -96,7 +96,7 @@ class OnOnePiece:
         table = signed.reshape(len(signed) // self.groups, self.groups, -1)
         near, beyond = near.reshape(self.groups, -1), beyond.reshape(self.groups, -1)
         bend, units = len(self.pattern) - 1, self.pattern[-1][0].numel()
-        self.walls.append(Walls(bend, table, near, beyond, near.shape[1] // units))
+        self.walls.append(BendWalls(bend, table, near, beyond, near.shape[1] // units))
 
 
 @dataclass(frozen=True)
