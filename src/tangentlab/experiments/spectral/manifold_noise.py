@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from tangentlab.data import Dataset
@@ -26,7 +28,10 @@ from tangentlab.experiments._images import Row
 from tangentlab.experiments.spectral._digits import error_on
 from tangentlab.experiments.spectral._waves import common_network, regress
 from tangentlab.figures.style import PALETTE, band, label, legend_below, panels
+from tangentlab.linearized import at_progress
 from tangentlab.models import AutoEncoder
+
+Array = NDArray[np.float64]
 
 MANIFOLDS = ("digits", "flat")
 
@@ -53,7 +58,7 @@ class ManifoldNoise(Experiment):
             "hidden": 16,
             "epochs": 1,
             "steps": 10,
-            "period": 5,
+            "period": 1,
             "width": 16,
         },
         "paper": {"images": 60_000, "examples": 10_000, "steps": 10_000},
@@ -74,7 +79,7 @@ class ManifoldNoise(Experiment):
     layers: int = 6
     rate: float = 3e-4
     steps: int = 1_000
-    period: int = 20
+    period: int = 5
 
     def updates(self) -> int:
         """Of the auto-encoder."""
@@ -93,6 +98,7 @@ class ManifoldNoise(Experiment):
         flat = torch.zeros_like(curved)
         flat[:, : self.code] = torch.rand(len(flat), self.code, generator=lab.generator("flat"))
         noise = torch.rand(len(curved), 1, generator=lab.generator("noise"))
+        lab.log("targets", variance=float(noise.var(correction=0)))
         for manifold, inputs in zip(MANIFOLDS, (curved, flat), strict=True):
             data = Dataset(inputs, noise, manifold)
             model = common_network(lab, inputs.shape[1], self.width, self.layers)
@@ -122,17 +128,22 @@ class ManifoldNoise(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """All from the log."""
-        curves = {}
-        for manifold in MANIFOLDS:
-            rows = sorted(results.table("training", manifold=manifold, seed=seed).rows, key=lambda row: row["step"])
-            curves[manifold] = [row["loss"] for row in rows]
         (coder,) = results.table("auto-encoder", seed=seed).rows
-        middle = len(curves["flat"]) // 2
+        (targets,) = results.table("targets", seed=seed).rows
+        levels = targets["variance"] * np.array([0.1, 0.5])
+        (late_flat, half_flat), (late_digits, half_digits) = (
+            self._reached(results, seed, manifold, levels) for manifold in ("flat", "digits")
+        )
         return {
             "SB-8-coder": coder["error"] / coder["variance"],
-            "SB-8-easier": curves["flat"][-1] / curves["digits"][-1],
-            "SB-8-half-way": curves["flat"][middle] / curves["digits"][middle],
+            "SB-8-easier": late_flat / late_digits,
+            "SB-8-half": half_flat / half_digits,
         }
+
+    def _reached(self, results: Results, seed: int, manifold: str, losses: Array) -> list[float]:
+        """The step at which every loss was first reached, linear between rows, NaN where it never was."""
+        rows = sorted(results.table("training", manifold=manifold, seed=seed).rows, key=lambda row: row["step"])
+        return at_progress([row["loss"] for row in rows], [row["step"] for row in rows], losses).tolist()
 
     def draw(self, results: Results) -> Iterator[Picture]:
         """The losses."""
