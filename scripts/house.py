@@ -35,7 +35,7 @@ ORDER = (
     ("alignment", "linearized"),
     ("implicit_bias", "limits"),
     ("figures",),
-    ("spectral",),
+    ("information", "spectral"),
     ("recorder", "bench"),
     ("experiments", "demo"),
     ("cli",),

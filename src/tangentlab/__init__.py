@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # `as` makes a name public, which strict checkers ask for
     from tangentlab import experiments as experiments
     from tangentlab import figures as figures
     from tangentlab import implicit_bias as implicit_bias
+    from tangentlab import information as information
     from tangentlab import kernels as kernels
     from tangentlab import layers as layers
     from tangentlab import limits as limits

@@ -1,0 +1,33 @@
+"""Mutual information: estimates whose number can be trusted, with their error, and losses for trainings of one's own.
+
+MINE and its relatives (Belghazi, Baratin et al. 2018) fit a critic to tell pairs that belong together from pairs that do not.
+Here a fit is stopped on validation data and read on test data, over as many pairs as there are; nearest neighbours, canonical
+correlations and exact tables stand behind the same call.
+"""
+
+from typing import TYPE_CHECKING
+
+from tangentlab.lazy import imported_on_first_use
+
+if TYPE_CHECKING:
+    from tangentlab.information.clipping import adaptive_clip as adaptive_clip
+    from tangentlab.information.clipping import clipped_backward as clipped_backward
+    from tangentlab.information.critics import Bilinear as Bilinear
+    from tangentlab.information.critics import Concatenated as Concatenated
+    from tangentlab.information.critics import Convolutional as Convolutional
+    from tangentlab.information.critics import Separable as Separable
+    from tangentlab.information.objectives import MINE as MINE
+    from tangentlab.information.objectives import NWJ as NWJ
+    from tangentlab.information.objectives import SMILE as SMILE
+    from tangentlab.information.objectives import DonskerVaradhan as DonskerVaradhan
+    from tangentlab.information.objectives import FDime as FDime
+    from tangentlab.information.objectives import InfoNCE as InfoNCE
+    from tangentlab.information.objectives import JensenShannon as JensenShannon
+    from tangentlab.information.objectives import Objective as Objective
+    from tangentlab.information.scores import Scores as Scores
+    from tangentlab.information.scores import derangement as derangement
+    from tangentlab.information.scores import joint_scores as joint_scores
+    from tangentlab.information.scores import score_matrix as score_matrix
+    from tangentlab.information.scores import score_pairs as score_pairs
+else:
+    __getattr__, __dir__, __all__ = imported_on_first_use(__name__)
