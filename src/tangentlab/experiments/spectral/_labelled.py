@@ -32,7 +32,7 @@ def logistic_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
 
 def fit_labels(lab: Lab, model: nn.Module, data: Dataset, steps: int, rate: float, name: str, **facts: int) -> None:
     """Train on all points at once, with accuracies at ten steps in the table `accuracy`."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True)
     at = range(0, steps + 1, max(1, steps // 10))
     batches = Minibatches(data, None, lab.seed)
     look = partial(_accuracies, data)

@@ -54,7 +54,7 @@ def regress(
         largest: clip all weights to this absolute value after every update.
     """
     rate, steps, period = course
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True)
     if largest is not None:
         clip_weights(optimizer, largest)
     batches, at = Minibatches(data, None, lab.seed), range(0, steps + 1, period)
