@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 import tangentlab as tl
 from tangentlab import kernels, linalg
 from tangentlab.alignment import bounds, complexity, directions, spectrum
-from tangentlab.data import Dataset, toys, transforms
+from tangentlab.data import Dataset, clusters, toys, transforms
 from tangentlab.engine.likelihood import Binary, Classification, LogSoftmax, Regression
 from tangentlab.engine.weightings import MonteCarlo, RandomSigns, SignedRoots
 from tangentlab.linearized import add_corner_patch, anisotropy_directions, direction_dataset, eigenfunctions, eigenpairs
@@ -120,6 +120,10 @@ CALLS: dict[str, Callable[[Generator], Any]] = {
     "data.toys.yin_yang": lambda g: toys.yin_yang(20, g).inputs,
     "data.toys.sinusoid_sum": lambda g: toys.sinusoid_sum(20, (1, 2), g).targets,
     "data.toys.gaussian_mixture": lambda g: toys.gaussian_mixture(20, torch.zeros(2, 3), 1.0, g).inputs,
+    "data.clusters.random_clusters": lambda g: clusters.random_clusters(4, 2, 3, 0.1, g).centres,
+    "data.clusters.Clusters.sample": lambda g: (
+        clusters.Clusters(torch.eye(2), torch.arange(2), 0.1).sample(9, g)[0].inputs
+    ),
     "data.toys.gaussian_grid": lambda g: toys.gaussian_grid(20, g).inputs,
     "data.transforms.shuffled": lambda g: transforms.shuffled(images(), g).inputs,
     "data.transforms.subset": lambda g: transforms.subset(images(), 9, g).inputs,

@@ -1,5 +1,6 @@
 """Data: image sets from their canonical files (or embedded, or fetched), toy sets, and what is done to them."""
 
+from tangentlab.data.clusters import Clusters, random_clusters
 from tangentlab.data.dataset import Dataset
 from tangentlab.data.group_images import GROUP_SETS, GroupImages, group_images
 from tangentlab.data.images import IMAGE_SETS, load, stand_in
@@ -30,6 +31,7 @@ from tangentlab.data.transforms import (
 __all__ = [
     "GROUP_SETS",
     "IMAGE_SETS",
+    "Clusters",
     "Dataset",
     "GroupImages",
     "balanced_subset",
@@ -45,6 +47,7 @@ __all__ = [
     "label_noise",
     "load",
     "only_classes",
+    "random_clusters",
     "shuffled",
     "sinusoid_sum",
     "sinusoids",

@@ -86,19 +86,28 @@ def only_classes(dataset: Dataset, *classes: int) -> Dataset:
 
 
 def label_noise(
-    dataset: Dataset, fraction: float, generator: Generator, kind: Literal["wrong", "random"] = "wrong"
+    dataset: Dataset,
+    fraction: float,
+    generator: Generator,
+    kind: Literal["wrong", "random"] = "wrong",
+    groups: Tensor | None = None,
 ) -> tuple[Dataset, Tensor]:
     """Replace the labels of exactly `round(fraction * n)` examples; returns the data set and their mask.
 
     `kind="wrong"` draws uniformly among the other classes, `"random"` among all classes (so that one in `classes`
-    keeps its label).
+    keeps its label). With `groups` (n,), the numbers of clusters, the fraction is that of every group.
     """
     if not 0 <= fraction <= 1:
         raise InputError(f"The fraction of noisy labels must be between 0 and 1, not {fraction}.")
     if kind not in ("wrong", "random"):
         raise InputError(f"Label noise is 'wrong' or 'random', not {kind!r}.")
     classes = dataset.classes or int(dataset.targets.max()) + 1
-    rows = torch.randperm(len(dataset), generator=generator)[: round(fraction * len(dataset))]
+    groups = torch.zeros(len(dataset)) if groups is None else groups
+    if len(groups) != len(dataset):
+        raise InputError(f"Label noise by group needs one group per example: {len(groups)} for {len(dataset)}.")
+    every = [(groups == group).nonzero().squeeze(1) for group in groups.unique()]
+    picks = [one[torch.randperm(len(one), generator=generator)[: round(fraction * len(one))]] for one in every]
+    rows = torch.cat(picks) if picks else torch.arange(0)
     targets = dataset.targets.clone()
     if kind == "wrong":
         shift = torch.randint(1, classes, (len(rows),), generator=generator)

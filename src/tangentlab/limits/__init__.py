@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tangentlab.limits.algorithms import SparseParity as SparseParity
     from tangentlab.limits.circuits import Circuit as Circuit
     from tangentlab.limits.circuits import Signal as Signal
+    from tangentlab.limits.cluster_theorems import ClusterTheorem as ClusterTheorem
+    from tangentlab.limits.cluster_theorems import MixtureTheorem as MixtureTheorem
     from tangentlab.limits.cube import Inputs as Inputs
     from tangentlab.limits.cube import ProductInputs as ProductInputs
     from tangentlab.limits.cube import SampledInputs as SampledInputs

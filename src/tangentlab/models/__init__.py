@@ -5,6 +5,7 @@ axis first. No layer works in place, no module is used twice except where the we
 """
 
 from tangentlab.models.autoencoder import AutoEncoder
+from tangentlab.models.fixed_output import FixedOutputMLP
 from tangentlab.models.gpt import GPT
 from tangentlab.models.init import fan_in_normal_, glorot_
 from tangentlab.models.lenet import LeNet5
@@ -24,6 +25,7 @@ __all__ = [
     "VGG16",
     "VGG19",
     "AutoEncoder",
+    "FixedOutputMLP",
     "LSTMClassifier",
     "LeNet5",
     "ResNet",
