@@ -11,6 +11,7 @@ import yaml
 
 import tangentlab
 from tangentlab import alignment, experiments, implicit_bias, information, limits, linalg, linearized, optim, spectral
+from tangentlab.information import tasks
 from tests.docs.pages import ROOT, without_fences
 
 DOCS = ROOT / "docs"
@@ -98,7 +99,19 @@ def test_what_builds_the_site_is_pinned_and_the_workflow_builds_it() -> None:
 
 @pytest.mark.parametrize(
     "package",
-    [tangentlab, linalg, optim, alignment, linearized, implicit_bias, information, limits, spectral, experiments],
+    [
+        tangentlab,
+        linalg,
+        optim,
+        alignment,
+        linearized,
+        implicit_bias,
+        information,
+        tasks,
+        limits,
+        spectral,
+        experiments,
+    ],
     ids=lambda package: package.__name__,
 )
 def test_every_public_name_is_in_the_reference(package: Any) -> None:
