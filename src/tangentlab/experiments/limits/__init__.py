@@ -1,10 +1,11 @@
-"""What gradients can and cannot learn: cross-predictability, bounds by junk labels, and SGD as a computer (slides of 2019)."""
+"""What gradients can and cannot learn, what they learn first, and which optimum they choose (slides of 2019)."""
 
 from typing import TYPE_CHECKING
 
 from tangentlab.lazy import imported_on_first_use
 
 if TYPE_CHECKING:
+    from tangentlab.experiments.limits.corrupted_clusters import CorruptedClusters as CorruptedClusters
     from tangentlab.experiments.limits.degrees import MonomialDegrees as MonomialDegrees
     from tangentlab.experiments.limits.emulation import SGDEmulation as SGDEmulation
     from tangentlab.experiments.limits.emulator_kernel import EmulatorKernel as EmulatorKernel

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
 from tangentlab.experiments._claims import claims_of
-from tangentlab.experiments.limits._measures import cut_short
+from tangentlab.experiments.limits._measures import cut_short, log_slope, share_right
 from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_below, panels
 from tangentlab.kernels import predict, ridge_dual, wide_mlp_kernels
 from tangentlab.metrics import NTK
@@ -99,11 +99,9 @@ class InfiniteWidth(Experiment):
         rows, limits = results.table("widths", seed=seed).rows, results.table("limits", seed=seed).rows
         if len(rows) < len(self.widths) or not limits:
             return cut_short(self.claims)
-        x, y = (torch.tensor([row[name] for row in rows], dtype=torch.float64).log() for name in ("width", "distance"))
-        slope = float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
         last = rows[-1]
         return {
-            "S4c-W-rate": abs(slope + 0.5),
+            "S4c-W-rate": abs(log_slope(rows, "width", "distance") + 0.5),
             "S4c-W-near": last["distance"],
             "S4c-W-predicts": abs(last["kernel"] - limits[0]["tangent"]),
             "S4c-W-network": abs(last["network"] - limits[0]["tangent"]),
@@ -137,8 +135,3 @@ class InfiniteWidth(Experiment):
             "accuracy on held-out digits of kernel regression with either, of the Gaussian process, and of the network trained "
             "by gradient descent on the squared loss. Mean over seeds, all seeds as a band.",
         )
-
-
-def share_right(outputs: Tensor, labels: Tensor) -> float:
-    """The share of examples whose largest output is their label's."""
-    return float((outputs.argmax(1) == labels).double().mean())
