@@ -193,7 +193,9 @@ def test_halving_is_a_function_of_the_updates_that_are_done():
     parameter = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.8)
     halve, rates = race.halving(0.8, 3), []
-    state = Training(nn.Linear(1, 1), optimizer, Minibatches((torch.zeros(4, 1),), 2, 0), 7)
+    state = Training(
+        model=nn.Linear(1, 1), optimizer=optimizer, batches=Minibatches((torch.zeros(4, 1),), 2, 0), steps=7
+    )
     for step in range(7):  # the hook runs before the update is counted
         state.step = step
         rates.append(optimizer.param_groups[0]["lr"])

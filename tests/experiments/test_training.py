@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tangentlab.bench import training as training_module
+from tangentlab.bench import course as course_module
 from tangentlab.bench.errors import RunStopped
 from tangentlab.bench.folder import RunFolder
 from tangentlab.bench.row_files import read_rows
@@ -203,9 +203,9 @@ def test_the_clock_of_a_single_thread_is_its_own_computing_time(
 ):
     readings = {"thread_time": 3.0, "perf_counter": 4.0}
     for name, value in readings.items():
-        monkeypatch.setattr(training_module.time, name, lambda value=value: value)
+        monkeypatch.setattr(course_module.time, name, lambda value=value: value)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert training_module.clock() == readings[expected]
+    assert course_module.clock() == readings[expected]
 
 
 def test_an_epoch_shows_every_example_once_and_the_order_changes_between_epochs():

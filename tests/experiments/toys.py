@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -15,14 +15,17 @@ from tangentlab.experiments import (
     Claim,
     Cost,
     Experiment,
+    Game,
     Lab,
     Minibatches,
     OnPeriod,
     OnProgress,
     Picture,
+    Player,
     Results,
     Training,
     experiment,
+    play,
     train,
 )
 from tangentlab.figures.style import band, label, panels
@@ -122,6 +125,61 @@ def full_loss(training: Training) -> float:
 
 def cross_entropy(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+@experiment
+class ToyGame(Experiment):
+    """A small game with noise, dropout and batch statistics: everything that has to survive a kill."""
+
+    name = "toy-game"
+    title = "A toy that plays"
+    question = "Does a game survive?"
+    chapter = Chapter.GEOMETRY
+    place = "nowhere"
+    claims = (Claim("toy-game-finite", "Losses are finite.", "finite", ">=", 1.0, "nowhere", EVERYWHERE),)
+    scales = {"smoke": {"steps": 12}}
+    seeds = {"smoke": 1}
+    minutes = {"smoke": 0.1}
+
+    steps: int = 40
+    delay: float = 0.0
+
+    @staticmethod
+    def players() -> dict[str, Player]:
+        one = nn.Sequential(nn.Linear(1, 6), nn.BatchNorm1d(6), nn.Dropout(0.3), nn.Tanh(), nn.Linear(6, 1))
+        other = nn.Linear(1, 1), nn.Linear(1, 1)
+        return {"one": Player.adam(one, lr=0.01), "other": Player.adam(*other, lr=0.02)}
+
+    def run(self, lab: Lab) -> None:
+        with lab.seeded("players"):
+            players = self.players()
+
+        def record(game: Game) -> None:
+            time.sleep(self.delay)
+            lab.log("losses", step=game.step, **game.losses)
+
+        data = torch.randn(24, 1, generator=lab.generator("data"))
+        batches = Minibatches((data,), 6, lab.seed)
+        game = play(
+            players, batches, toy_turn, self.steps, lab=lab, callbacks=[OnPeriod(1, record)], checkpoint_seconds=0.0
+        )
+        parts = [value for player in players.values() for value in player.model.parameters()]
+        lab.save_array("weights", torch.cat([part.detach().flatten() for part in parts]))
+        lab.measure("toy-game-finite", float(not game.diverged))
+
+    def draw(self, results: Results) -> Iterator[Picture]:
+        figure, ((axes,),) = panels()
+        band(axes, results.curves("losses", "step", "one"), "one")
+        label(axes, "step", "loss [nats]")
+        yield Picture("loss", figure, "The loss of the first player.")
+
+
+def toy_turn(players: Mapping[str, Player], batch: tuple[Tensor, ...]) -> None:
+    """One wants its outputs on noisy data to be what the other says; the other wants to be far from them."""
+    inputs = batch[0] + 0.1 * torch.randn_like(batch[0])
+    one, (first, second) = players["one"].model, players["other"].model  # type: ignore[misc]
+    players["other"].move(-(one(inputs).detach() - second(first(inputs))).square().mean().tanh())
+    players["one"].move((one(inputs) - second(first(inputs)).detach()).square().mean())
 
 
 @experiment

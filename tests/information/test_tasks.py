@@ -10,13 +10,14 @@ from torch import Generator, Tensor
 
 from tangentlab.errors import InputError
 from tangentlab.information.tasks import (
+    AdditiveGaussian,
+    AdditiveUniform,
     Asinh,
     DiscreteTable,
     Gaussian,
-    GaussianNoise,
     Invertible,
     Joined,
-    Linear,
+    LinearMap,
     MixtureMargins,
     Power,
     Repeated,
@@ -27,7 +28,6 @@ from tangentlab.information.tasks import (
     TopRows,
     Transformed,
     UniformMargins,
-    UniformNoise,
     Wiggly,
     benchmark_tasks,
     consistency_tests,
@@ -59,12 +59,12 @@ OTHERS: dict[str, Task] = {
     "dense Student": Student.dense(2, 3, degrees=4),
     "sparse Student": Student.sparse(3, 2, degrees=2),
     "negative correlation": Gaussian.correlated(2, -0.6),
-    "x^3 + noise": GaussianNoise(lambda x: x**3, 0.3, 2, "x^3"),
-    "sin x + noise": GaussianNoise(torch.sin, 0.1, 1, "sin x"),
+    "x^3 + noise": AdditiveGaussian(lambda x: x**3, 0.3, 2, "x^3"),
+    "sin x + noise": AdditiveGaussian(torch.sin, 0.1, 1, "sin x"),
     "table": DiscreteTable.random(4, 3, Generator().manual_seed(1)),
     "numbered table": DiscreteTable.random(3, 5, Generator().manual_seed(2), one_hot=False),
-    "rotated": Transformed(Gaussian.sparse(4, 3), Linear.rotation(4, Generator().manual_seed(3))),
-    "joined": Joined([Gaussian.correlated(1, 0.5), UniformNoise(0.3), Student.identity(2, 1, 3)]),
+    "rotated": Transformed(Gaussian.sparse(4, 3), LinearMap.rotation(4, Generator().manual_seed(3))),
+    "joined": Joined([Gaussian.correlated(1, 0.5), AdditiveUniform(0.3), Student.identity(2, 1, 3)]),
     "repeated": Repeated(Gaussian.correlated(2, 0.7), lambda z: z[:, :1] ** 2, features=1),
     "rows": TopRows(IMAGES, 2),
 }
@@ -138,7 +138,7 @@ def test_the_information_of_uniform_noise_is_that_of_quadrature(width: float) ->
 
     corners = sorted({-width, min(width, 1 - width), max(width, 1 - width), 1 + width})
     entropy = sum(integrate.quad(integrand, a, b)[0] for a, b in pairwise(corners))
-    assert UniformNoise(width).value == pytest.approx(entropy - math.log(2 * width), abs=1e-8)
+    assert AdditiveUniform(width).value == pytest.approx(entropy - math.log(2 * width), abs=1e-8)
 
 
 def test_the_additive_noise_table_has_its_known_values() -> None:
@@ -160,7 +160,7 @@ def test_linear_gaussian_noise_agrees_with_the_error_function() -> None:
 
     entropy = integrate.quad(integrand, -3, 3, points=[-1, 1], limit=400)[0]
     expected = entropy - 0.5 * math.log(2 * math.pi * math.e * sigma**2)
-    assert GaussianNoise(lambda x: x, sigma, 1).value == pytest.approx(expected, abs=1e-9)
+    assert AdditiveGaussian(lambda x: x, sigma, 1).value == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_table_has_the_information_of_its_entropies() -> None:
@@ -180,8 +180,8 @@ MAPS: list[tuple[Invertible, Tensor]] = [
         Asinh(),
         Wiggly(((0.4, 1.0, 0.0), (0.2, 1.7, 1.0))),
         Spiral(0, 2, 0.7),
-        Linear.rotation(3, Generator().manual_seed(0)),
-        Linear(torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, 3.0], [1.0, 0.0, 1.0]])),
+        LinearMap.rotation(3, Generator().manual_seed(0)),
+        LinearMap(torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, 3.0], [1.0, 0.0, 1.0]])),
     )
 ]
 
@@ -216,7 +216,7 @@ def test_a_spiral_turns_by_the_square_of_the_norm() -> None:
 
 
 def test_the_bijection_property_of_figure_5_2_holds_pointwise() -> None:
-    base = GaussianNoise(torch.sin, 0.3, 2, "sin x")
+    base = AdditiveGaussian(torch.sin, 0.3, 2, "sin x")
     cubed = Transformed(base, x_map=Power(3.0))
     x, z = base.sample(100, Generator().manual_seed(0), torch.float64)
     assert cubed.value == base.value
@@ -252,13 +252,13 @@ def test_what_cannot_be_a_task_is_refused_in_words() -> None:
         lambda: Gaussian.of_value(2, -1.0),
         lambda: Gaussian.sparse(2, 2, pairs=3),
         lambda: Student.identity(1, 1, 0),
-        lambda: UniformNoise(0.0),
-        lambda: GaussianNoise(torch.sin, 0.0),
+        lambda: AdditiveUniform(0.0),
+        lambda: AdditiveGaussian(torch.sin, 0.0),
         lambda: DiscreteTable(torch.tensor([[1.0, -1.0]])),
         lambda: TopRows(IMAGES, 5),
         lambda: Wiggly(((1.0, 1.0, 0.0),)),
         lambda: MixtureMargins((0.5, 0.4), (0.0, 1.0)),
-        lambda: Linear(torch.zeros(2, 2)),
+        lambda: LinearMap(torch.zeros(2, 2)),
         lambda: Power(0.0),
         lambda: Transformed(Gaussian.correlated(2, 0.1), SwissRoll()),
         lambda: Gaussian.correlated(2, 0.1).sample(0, Generator()),

@@ -1,4 +1,4 @@
-"""Callbacks of the training loop: at chosen iterations, and when progress passes a threshold.
+"""Callbacks of trainings and games: at chosen iterations, and when progress passes a threshold.
 
 Step k means: after k updates, so step 0 is the initial network. What a callback remembers goes into the checkpoint.
 """
@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tangentlab.lines import Row
 from tangentlab.moved import moved_name
 from tangentlab.schedule import Geometric, schedule_of
 
-if TYPE_CHECKING:
-    from tangentlab.bench.training import Training
-
 
 class Callback:
-    """Called at every step with the state of the training; the base does nothing and remembers nothing."""
+    """Called at every step with the state of the training (or `Game`); the base does nothing and remembers nothing."""
 
-    def __call__(self, training: Training) -> None:
+    def __call__(self, training: Any) -> None:
         """React to the state after `training.step` updates."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -34,10 +31,10 @@ class Callback:
 class OnSteps(Callback):
     """Calls `action` at the steps of a `Schedule` (or a list of steps, or every so many); at the last one too if asked."""
 
-    def __init__(self, steps: Any, action: Callable[[Training], None], *, last: bool = False) -> None:
+    def __init__(self, steps: Any, action: Callable[[Any], None], *, last: bool = False) -> None:
         self._schedule, self._action, self._last = schedule_of(steps), action, last
 
-    def __call__(self, training: Training) -> None:
+    def __call__(self, training: Any) -> None:
         if self._schedule.due(training.step) or (self._last and training.step == training.steps):
             self._action(training)
 
@@ -45,7 +42,7 @@ class OnSteps(Callback):
 class OnPeriod(OnSteps):
     """Calls `action` at steps 0, k, 2k, ... and at the last one."""
 
-    def __init__(self, period: int, action: Callable[[Training], None]) -> None:
+    def __init__(self, period: int, action: Callable[[Any], None]) -> None:
         super().__init__(period, action, last=True)
 
 
@@ -55,7 +52,7 @@ class Points(OnSteps):
     The rows survive a restart, so that claims which compare points of a training can be judged at its end.
     """
 
-    def __init__(self, steps: Any, measure: Callable[[Training], list[Row]]) -> None:
+    def __init__(self, steps: Any, measure: Callable[[Any], list[Row]]) -> None:
         super().__init__(steps, lambda training: self.rows.extend(measure(training)), last=True)
         self.rows: list[Row] = []
 
@@ -76,9 +73,9 @@ class OnProgress(Callback):
 
     def __init__(
         self,
-        measure: Callable[[Training], float],
+        measure: Callable[[Any], float],
         thresholds: Sequence[float],
-        action: Callable[[Training, float], None],
+        action: Callable[[Any, float], None],
         *,
         falling: bool = True,
         period: int = 1,
@@ -87,7 +84,7 @@ class OnProgress(Callback):
         self._thresholds = sorted(thresholds, reverse=falling)
         self.reached: dict[float, int] = {}
 
-    def __call__(self, training: Training) -> None:
+    def __call__(self, training: Any) -> None:
         left = [threshold for threshold in self._thresholds if threshold not in self.reached]
         if not left or (training.step % self._period and training.step != training.steps):
             return

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from tangentlab.bench.experiment import Chapter as Chapter
     from tangentlab.bench.experiment import Cost as Cost
     from tangentlab.bench.experiment import Experiment as Experiment
+    from tangentlab.bench.game import Game as Game
+    from tangentlab.bench.game import Player as Player
+    from tangentlab.bench.game import play as play
     from tangentlab.bench.lab import Lab as Lab
     from tangentlab.bench.minibatches import Minibatches as Minibatches
     from tangentlab.bench.registry import all_experiments as all_experiments

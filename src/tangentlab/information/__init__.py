@@ -10,12 +10,25 @@ from typing import TYPE_CHECKING
 from tangentlab.lazy import imported_on_first_use
 
 if TYPE_CHECKING:
+    from tangentlab.information.adversarial import discriminator_loss as discriminator_loss
+    from tangentlab.information.adversarial import generator_loss as generator_loss
+    from tangentlab.information.adversarial import inference_loss as inference_loss
+    from tangentlab.information.adversarial import reconstruction_error as reconstruction_error
+    from tangentlab.information.adversarial import squared_cycle as squared_cycle
+    from tangentlab.information.bottleneck import AdditiveEncoder as AdditiveEncoder
+    from tangentlab.information.bottleneck import Encoded as Encoded
+    from tangentlab.information.bottleneck import GaussianEncoder as GaussianEncoder
+    from tangentlab.information.bottleneck import PropagatedEncoder as PropagatedEncoder
     from tangentlab.information.clipping import adaptive_clip as adaptive_clip
     from tangentlab.information.clipping import clipped_backward as clipped_backward
+    from tangentlab.information.coverage import Coverage as Coverage
+    from tangentlab.information.coverage import coverage_of_modes as coverage_of_modes
+    from tangentlab.information.coverage import coverage_of_points as coverage_of_points
     from tangentlab.information.critics import Bilinear as Bilinear
     from tangentlab.information.critics import Concatenated as Concatenated
     from tangentlab.information.critics import Convolutional as Convolutional
     from tangentlab.information.critics import Separable as Separable
+    from tangentlab.information.image_similarity import ms_ssim as ms_ssim
     from tangentlab.information.objectives import MINE as MINE
     from tangentlab.information.objectives import NWJ as NWJ
     from tangentlab.information.objectives import SMILE as SMILE

@@ -6,6 +6,7 @@ axis first. No layer works in place, no module is used twice except where the we
 
 from tangentlab.models.autoencoder import AutoEncoder
 from tangentlab.models.fixed_output import FixedOutputMLP
+from tangentlab.models.generative import ConvDiscriminator, ConvEncoder, ConvGenerator
 from tangentlab.models.gpt import GPT
 from tangentlab.models.init import fan_in_normal_, glorot_
 from tangentlab.models.lenet import LeNet5
@@ -25,6 +26,9 @@ __all__ = [
     "VGG16",
     "VGG19",
     "AutoEncoder",
+    "ConvDiscriminator",
+    "ConvEncoder",
+    "ConvGenerator",
     "FixedOutputMLP",
     "LSTMClassifier",
     "LeNet5",

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from tangentlab.information.tasks.elliptical import Gaussian as Gaussian
     from tangentlab.information.tasks.elliptical import Student as Student
     from tangentlab.information.tasks.maps import Asinh as Asinh
-    from tangentlab.information.tasks.maps import Linear as Linear
+    from tangentlab.information.tasks.maps import LinearMap as LinearMap
     from tangentlab.information.tasks.maps import MixtureMargins as MixtureMargins
     from tangentlab.information.tasks.maps import Power as Power
     from tangentlab.information.tasks.maps import Spiral as Spiral
     from tangentlab.information.tasks.maps import SwissRoll as SwissRoll
     from tangentlab.information.tasks.maps import UniformMargins as UniformMargins
     from tangentlab.information.tasks.maps import Wiggly as Wiggly
-    from tangentlab.information.tasks.noise import GaussianNoise as GaussianNoise
-    from tangentlab.information.tasks.noise import UniformNoise as UniformNoise
+    from tangentlab.information.tasks.noise import AdditiveGaussian as AdditiveGaussian
+    from tangentlab.information.tasks.noise import AdditiveUniform as AdditiveUniform
     from tangentlab.information.tasks.noise import equitability_tasks as equitability_tasks
     from tangentlab.information.tasks.tables import DiscreteTable as DiscreteTable
     from tangentlab.information.tasks.task import Invertible as Invertible

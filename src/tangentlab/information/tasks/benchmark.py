@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tangentlab.information.tasks.elliptical import Gaussian, Student
 from tangentlab.information.tasks.maps import Asinh, MixtureMargins, Power, Spiral, SwissRoll, UniformMargins, Wiggly
-from tangentlab.information.tasks.noise import UniformNoise
+from tangentlab.information.tasks.noise import AdditiveUniform
 from tangentlab.information.tasks.task import Task, Transformed
 
 _WAVES_X = ((0.4, 1.0, 0.0), (0.2, 1.7, 1.0), (0.03, 3.3, -2.5))
@@ -60,8 +60,8 @@ def _single() -> dict[str, Task]:
     return {
         name: normal,
         f"normal_cdf-{name}": uniform_margins(normal),
-        "1v1-additive-0.1": UniformNoise(0.1),
-        "1v1-additive-0.75": UniformNoise(0.75),
+        "1v1-additive-0.1": AdditiveUniform(0.1),
+        "1v1-additive-0.75": AdditiveUniform(0.75),
         "1v1-bimodal-0.75": bimodal(normal),
         f"wiggly-{name}": wiggly(normal),
         f"half_cube-{name}": half_cube(normal),

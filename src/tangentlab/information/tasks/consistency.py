@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from tangentlab.errors import InputError
 from tangentlab.information.tasks.elliptical import Gaussian
-from tangentlab.information.tasks.maps import Linear, Power
+from tangentlab.information.tasks.maps import LinearMap, Power
 from tangentlab.information.tasks.task import Joined, Pair, Repeated, Task, Transformed
 
 STAIRS = (2.0, 4.0, 6.0, 8.0, 10.0)
@@ -44,7 +44,7 @@ def staircase(
     """
     tasks: list[Task] = [Gaussian.of_value(features, value) for value in values]
     if generator is not None:
-        rotation = Linear.rotation(features, generator)
+        rotation = LinearMap.rotation(features, generator)
         tasks = [Transformed(task, z_map=rotation) for task in tasks]
     if cubic:
         tasks = [Transformed(task, z_map=Power(3.0, "cube")) for task in tasks]

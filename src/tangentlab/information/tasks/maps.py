@@ -166,7 +166,7 @@ class SwissRoll(Invertible):
         return (self._SCALE * points.norm(dim=1, keepdim=True) / self._START - 1) / 2
 
 
-class Linear(Invertible):
+class LinearMap(Invertible):
     """`v A^T` with an invertible A."""
 
     def __init__(self, matrix: Tensor, name: str = "linear") -> None:
@@ -179,7 +179,7 @@ class Linear(Invertible):
             raise InputError(f"{name}: a square matrix of full rank is needed.")
 
     @classmethod
-    def rotation(cls, features: int, generator: Generator) -> Linear:
+    def rotation(cls, features: int, generator: Generator) -> LinearMap:
         """A rotation drawn uniformly from SO(features)."""
         turn, upper = torch.linalg.qr(torch.randn(features, features, generator=generator, dtype=torch.float64))
         turn = turn * upper.diagonal().sign()

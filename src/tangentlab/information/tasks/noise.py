@@ -23,7 +23,7 @@ EQUITABILITY_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 EQUITABILITY_SIGMAS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 
 
-class UniformNoise(Task):
+class AdditiveUniform(Task):
     """`X ~ U(0, 1)`, `Z = X + U(-e, e)`: `I = e - log 2e` up to e = 1/2, and `1 / (4 e)` beyond."""
 
     x_features = z_features = 1
@@ -45,7 +45,7 @@ class UniformNoise(Task):
         return torch.where((z - x).abs() <= e, -inside.log(), -torch.inf)[:, 0]
 
 
-class GaussianNoise(Task):
+class AdditiveGaussian(Task):
     """`X ~ U(-1, 1)^d`, `Z = f(X) + sigma N(0, I)`, f entry by entry: `I = d (h(Z_1) - log(2 pi e sigma^2) / 2)`.
 
     The density of an entry of Z is a Gauss-Legendre sum over x, and its entropy one over z, with 40 nodes per sigma.
@@ -96,10 +96,10 @@ class GaussianNoise(Task):
 
 def equitability_tasks(
     sigmas: Sequence[float] = EQUITABILITY_SIGMAS, features: int = 2
-) -> dict[str, list[GaussianNoise]]:
+) -> dict[str, list[AdditiveGaussian]]:
     """The tasks of figure 5.2: for each of x, x^3 and sin x, one for every sigma."""
     return {
-        name: [GaussianNoise(function, sigma, features, name) for sigma in sigmas]
+        name: [AdditiveGaussian(function, sigma, features, name) for sigma in sigmas]
         for name, function in EQUITABILITY_FUNCTIONS.items()
     }
 
