@@ -267,3 +267,21 @@ def test_without_an_index_to_ignore_every_negative_label_is_refused() -> None:
 def test_real_labels_are_not_cut_to_integers_by_the_loss() -> None:
     with pytest.raises(InputError, match="must be integers"):
         Classification().loss(outputs_of(2, 3), torch.tensor([0.7, 1.2]))
+
+
+@pytest.mark.parametrize("computed", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("returned", [torch.float32, torch.float64])
+def test_log_probabilities_sum_to_one_as_far_as_they_were_computed(
+    computed: torch.dtype, returned: torch.dtype
+) -> None:
+    logits = outputs_of(64, 30).float()
+    outputs = logits.to(computed).log_softmax(-1).to(returned)
+    assert torch.equal(LogSoftmax().weights(outputs), outputs.exp())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shift", [-1.0, -0.3, 0.3, 1.0])
+def test_outputs_that_are_no_log_probabilities_are_refused_in_every_precision(dtype: torch.dtype, shift: float) -> None:
+    outputs = (outputs_of(4, 5).log_softmax(-1) + shift).to(dtype)
+    with pytest.raises(InputError, match="sum to one"):
+        LogSoftmax().weights(outputs)

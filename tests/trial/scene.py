@@ -143,9 +143,20 @@ class Scene:
     @property
     def may_refuse(self) -> bool:
         """Whether the network as such may be refused."""
-        wrong = any(isinstance(m, nn.modules.instancenorm._InstanceNorm) for m in self.model.modules())
-        # torch's own gradients of an instance norm depend on the size of the batch where its output is transposed
-        return bool(self.blueprint.traits & {MIXES, NOISE, ODD}) or wrong or not self.same.rows.any()
+        return bool(self.blueprint.traits & {MIXES, NOISE, ODD}) or not self.same.rows.any() or self.contradictory
+
+    @property
+    def contradictory(self) -> bool:
+        """Whether torch's own gradients of an example depend on the size of its batch, though its outputs do not.
+
+        Those of an instance norm do where its output is transposed.
+        """
+        if not any(isinstance(m, nn.modules.instancenorm._InstanceNorm) for m in self.model.modules()):
+            return False
+        singles = [(x[n : n + 1], y[n : n + 1]) for x, y in self.data.batches for n in range(len(x))]
+        alone = self._measured(self.fresh, batches=singles).rows
+        size = float(self.same.rows.abs().max())
+        return float((alone - self.same.rows).abs().max()) > torch.finfo(self.coarsest).eps ** 0.5 * size
 
     def find_truth(self) -> None:
         """Measure `truth` and `same`."""
@@ -172,9 +183,14 @@ class Scene:
             with suppress(NoSuchCase):  # no longer finite
                 yield self._measured(neighbour)
 
-    def _measured(self, fresh: Callable[[], nn.Module], dtype: torch.dtype | None = None) -> Truth:
+    def _measured(
+        self,
+        fresh: Callable[[], nn.Module],
+        dtype: torch.dtype | None = None,
+        batches: list[tuple[Tensor, Tensor]] | None = None,
+    ) -> Truth:
         around = nullcontext if self.place in ("no_grad", "inference mode") else self.around
-        return measure(fresh, self.call, self.data.batches, around, dtype).only(self.selected())
+        return measure(fresh, self.call, batches or self.data.batches, around, dtype).only(self.selected())
 
 
 def _tensor(out: Any) -> Tensor:

@@ -110,6 +110,25 @@ def probabilities(targets: Tensor, outputs: Tensor) -> Tensor:
     return shaped
 
 
+def exponentials(outputs: Tensor) -> Tensor:
+    """exp(outputs) of log-probabilities over the last axis; they sum to one as far as the outputs were computed precisely."""
+    require_classes(outputs, -1)
+    p = outputs.exp()
+    tolerance = min(100 * _precision(outputs) ** 0.75, 0.1)
+    if not torch.allclose(p.sum(-1), torch.ones_like(p.sum(-1)), rtol=0, atol=tolerance):
+        raise InputError(
+            "The argument likelihood='log_softmax' needs outputs whose exponentials sum to one over the last axis."
+        )
+    return p
+
+
+def _precision(values: Tensor) -> float:
+    """That of the coarsest type that holds all of them: a network may compute in half precision and return single."""
+    coarser = (torch.bfloat16, torch.float16, torch.float32)
+    holding = (dtype for dtype in coarser if torch.equal(values.to(dtype).to(values.dtype), values))
+    return torch.finfo(next(holding, values.dtype)).eps
+
+
 def cross_entropy(
     loss: Callable[..., Tensor], outputs: Tensor, targets: Tensor, axis: int, ignore_index: int | None
 ) -> Tensor:

@@ -92,7 +92,13 @@ def exact_step(o: Choices, scene: Scene) -> Work:
             flat = flat.index_copy(0, index, step)
         return {n: flat[place].reshape(truth.shapes[n]) for n, place in places.items() if n not in announced}
 
-    return Work(found, expected, refusals=(InputError,), touches=True, measures=False, one_batch=True, slack=100)
+    def size(truth: Truth) -> float:
+        """1e-4 of the largest entry of all steps: what is nothing but rounding of the way back from the outputs."""
+        return 1e-4 * float(max(step.abs().max() for step in expected(truth).values()))
+
+    return Work(
+        found, expected, refusals=(InputError,), touches=True, measures=False, one_batch=True, slack=100, size=size
+    )
 
 
 @operation(5, fits=one_step)
