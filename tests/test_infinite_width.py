@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import pytest
 import torch
 from torch import nn
@@ -9,7 +10,7 @@ from torch import nn
 from tangentlab import NTK
 from tangentlab.errors import InputError
 from tangentlab.kernels import wide_convolution_kernels, wide_mlp_kernels
-from tangentlab.kernels.infinite_width import MOMENTS
+from tangentlab.kernels.infinite_width import MOMENTS, Pairs
 
 ACTIVATIONS = {"relu": torch.relu, "erf": torch.erf}
 
@@ -72,9 +73,14 @@ def test_moments_agree_with_quadrature(activation):
     slopes = [torch.autograd.grad(out.sum(), one)[0] for out, one in zip(outputs, values)]
     products = float((weight * outputs[0] * outputs[1]).sum())
     derivatives = float((weight * slopes[0] * slopes[1]).sum())
-    found = MOMENTS[activation](*(torch.tensor([one], dtype=torch.float64) for one in (c, p, q)))
-    assert float(found[0]) == pytest.approx(products, rel=1e-4)
-    assert float(found[1]) == pytest.approx(derivatives, rel=5e-3 if activation == "relu" else 1e-6)
+    given = (c, p, q, p + q - 2 * c, p + q + 2 * c)
+    pairs, both = MOMENTS[activation](Pairs(*(torch.tensor([one], dtype=torch.float64) for one in given)))
+    assert float(pairs.cross) == pytest.approx(products, rel=1e-4)
+    for power, sign in ((pairs.apart, -1), (pairs.together, 1)):
+        assert float(power) == pytest.approx(
+            float((weight * (outputs[0] + sign * outputs[1]).square()).sum()), rel=1e-4
+        )
+    assert float(both) == pytest.approx(derivatives, rel=5e-3 if activation == "relu" else 1e-6)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -186,3 +192,59 @@ def test_wide_networks_have_whole_depths_and_positive_kernel_sizes():
         wide_mlp_kernels(torch.ones(2, 3), depth=2.5)
     with pytest.raises(InputError, match="odd"):
         wide_convolution_kernels(torch.ones(2, 1, 3, 3), depth=2, kernel_size=-1)
+
+
+# ---------------------------------------------------------------- inputs that nearly agree
+
+
+def precise_relu_kernel(x, y, depth, weight_std, bias_std):
+    """The recursion of Cho and Saul for one pair of inputs, with 60 digits."""
+    with mpmath.workdps(60):
+        x, y = ([mpmath.mpf(float(entry)) for entry in one] for one in (x, y))
+        w, b = mpmath.mpf(weight_std) ** 2, mpmath.mpf(bias_std) ** 2
+        c, p, q = (w * mpmath.fdot(one, two) / len(x) + b for one, two in ((x, y), (x, x), (y, y)))
+        tangent = c
+        for _ in range(depth - 1):
+            size = mpmath.sqrt(p * q)
+            t = mpmath.acos(min(c / size, mpmath.mpf(1)))
+            slope = (mpmath.pi - t) / (2 * mpmath.pi)
+            c = w * size * (mpmath.sin(t) + (mpmath.pi - t) * mpmath.cos(t)) / (2 * mpmath.pi) + b
+            p, q = w * p / 2 + b, w * q / 2 + b
+            tangent = c + w * slope * tangent
+        return float(tangent)
+
+
+@pytest.mark.parametrize("bias_std", [0.0, 0.3])
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+@pytest.mark.parametrize("step", [0.0, 1e-12, 1e-9, 1e-6, 1e-3, 0.05, 0.3, 2.0])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_angle_between_nearly_equal_and_nearly_opposite_inputs_has_all_digits(bias_std, scale, step, sign):
+    torch.manual_seed(0)
+    x = scale * torch.randn(40, 7, dtype=torch.float64)
+    y = sign * x + scale * step * torch.randn(40, 7, dtype=torch.float64)
+    found = wide_mlp_kernels(x, y, depth=4, weight_std=1.3, bias_std=bias_std).tangent.diagonal()
+    expected = torch.tensor([precise_relu_kernel(*pair, 4, 1.3, bias_std) for pair in zip(x, y)], dtype=torch.float64)
+    # rounding of the inputs' products moves the angle by no more than this
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-14 * scale**2)
+
+
+@pytest.mark.parametrize("length", [1e-8, 1e-4, 1e4, 1e8])
+def test_inputs_of_very_different_lengths_lose_no_digits(length):
+    torch.manual_seed(0)
+    x = torch.randn(20, 7, dtype=torch.float64)
+    y = length * (x + 0.3 * torch.randn(20, 7, dtype=torch.float64))
+    found = wide_mlp_kernels(x, y, depth=4).tangent.diagonal()
+    expected = torch.tensor(
+        [precise_relu_kernel(*pair, 4, math.sqrt(2), 0.0) for pair in zip(x, y)], dtype=torch.float64
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=0)
+
+
+def test_the_kernel_of_an_image_with_itself_has_all_digits():
+    torch.manual_seed(0)
+    x = torch.randn(5, 2, 4, 3, dtype=torch.float64)
+    x[:, :, :2] = 0  # black pixels
+    one, other = (wide_convolution_kernels(x, y, depth=4) for y in (x, x + 1e-13))
+    torch.testing.assert_close(one.tangent, other.tangent, rtol=1e-12, atol=0)
+    same = torch.stack([wide_convolution_kernels(x[n : n + 1], depth=4).tangent[0, 0] for n in range(5)])
+    torch.testing.assert_close(one.tangent.diagonal(), same, rtol=1e-14, atol=0)

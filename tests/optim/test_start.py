@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tangentlab.optim import EKFAC, KFAC, EKFACra, NaturalSGD
+from tangentlab.optim import EKFAC, KFAC, EKFACra, NaturalSGD, make_preconditioner
 from tangentlab.optim import start as start_module
 from tangentlab.optim.start import DECAY, EARLY
 from tests.optim.truth import backward, data, tiny_conv, tiny_mlp
@@ -176,3 +176,34 @@ def test_a_layer_that_is_not_called_when_bases_are_made_gets_its_own_at_its_next
             for parameter in model.parameters():
                 parameter -= 0 if parameter.grad is None else 0.01 * parameter.grad
     assert plain is not None and not torch.equal(model.two.weight.grad, plain)
+
+
+class Growing(nn.Module):
+    """A middle layer that joins later, as in training by layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.middle, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.grown = False
+        self.double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x).tanh()
+        return self.last(self.middle(h).tanh() if self.grown else h)
+
+
+@pytest.mark.parametrize("variant", ["kfac", "ekfac", "diagonal", "block-diagonal"])
+def test_the_first_step_of_a_layer_that_joins_late_is_that_of_a_layer_from_the_start(variant: str) -> None:
+    steps = []
+    for late in (True, False):
+        model = Growing()
+        precond = make_preconditioner(variant, model, damping=0.1, order="precondition first")
+        for step in range(3 if late else 1):
+            model.grown = not late or step == 2
+            model.zero_grad()
+            x, y = data(12, 4, seed=7 if model.grown else step)
+            F.cross_entropy(model(x), y).backward()
+            precond.step()
+        steps.append(model.middle.weight.grad)
+    torch.testing.assert_close(*steps, rtol=1e-10, atol=0)

@@ -8,6 +8,9 @@ With weights `N(0, s_w^2 / fan_in)` and biases `N(0, s_b^2)`, layer by layer (Le
 with (u, v) Gaussian of covariance Sigma_l. The expectations have closed forms for ReLU (Cho and Saul 2009) and erf
 (Williams 1997). The tangent kernel is in the NTK parametrization: each parameter is standard normal and its factor
 `s_w / sqrt(fan_in)` or s_b stands outside. Cost: O(n m) per layer, O(n m pixels) for convolutions.
+
+Between inputs that nearly agree (or are nearly opposite) the cosine of their angle is 1 (or -1) to half of the digits. So
+E[(u - v)^2] and E[(u + v)^2] are carried along, from the differences and sums of the inputs on, and give the angle.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from torch.nn.functional import pad
 
 from tangentlab.errors import InputError
 
-Moments = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""From the covariance and both variances: E[phi phi] and E[phi' phi']."""
+_AT_ONCE = 2**22
+"""Entries of differences of inputs that are in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -39,23 +42,53 @@ class WideKernels:
     tangent: Tensor
 
 
-def relu_moments(cross: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class Pairs:
+    """Moments of pairs (u, v), all of one shape but for the variances: E[u v], E[u^2], E[v^2], E[(u - v)^2], E[(u + v)^2]."""
+
+    cross: Tensor
+    first: Tensor
+    second: Tensor
+    apart: Tensor
+    together: Tensor
+
+    def affine(self, change: Callable[[Tensor], Tensor], shift: float) -> Pairs:
+        """The same of weighted sums of u and of v, with independent weights, plus one number of variance `shift` for both."""
+        cross, first, second = (change(part) + shift for part in (self.cross, self.first, self.second))
+        return Pairs(cross, first, second, change(self.apart), change(self.together) + 4 * shift)
+
+
+Moments = Callable[[Pairs], tuple[Pairs, Tensor]]
+"""From the moments of (u, v) to those of (phi(u), phi(v)), and E[phi' phi']."""
+
+
+def relu_moments(pairs: Pairs) -> tuple[Pairs, Tensor]:
     """`sqrt(pq) (sin t + (pi - t) cos t) / 2 pi` and `(pi - t) / 2 pi`, with t the angle between u and v."""
-    size = first.sqrt() * second.sqrt()
-    cosine = torch.where(size > 0, cross / size.clamp_min(torch.finfo(size.dtype).tiny), torch.zeros_like(size))
-    cosine = cosine.clamp(-1, 1)
-    angle = torch.arccos(cosine)
-    products = size * ((1 - cosine.square()).clamp_min(0).sqrt() + (math.pi - angle) * cosine) / (2 * math.pi)
-    return products, (math.pi - angle) / (2 * math.pi)
+    roots = pairs.first.sqrt(), pairs.second.sqrt()
+    size, tiny = roots[0] * roots[1], torch.finfo(pairs.cross.dtype).tiny
+    lengths = ((pairs.first - pairs.second) / (roots[0] + roots[1]).clamp_min(tiny)).square()
+    angle = torch.arccos((pairs.cross / size.clamp_min(tiny)).clamp(-1, 1))
+    halves = ((part - lengths).clamp_min(0).sqrt() for part in (pairs.apart, pairs.together))
+    angle = torch.where(lengths < size, 2 * torch.atan2(*halves), angle)
+    bend = (angle.sin() - angle * angle.cos()) / math.pi
+    cross = size * (bend + angle.cos()) / 2
+    first, second = pairs.first / 2, pairs.second / 2
+    apart = lengths / 2 + size * (2 * (angle / 2).sin().square() - bend)
+    return Pairs(cross, first, second, apart, first + second + 2 * cross), (math.pi - angle) / (2 * math.pi)
 
 
-def erf_moments(cross: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+def erf_moments(pairs: Pairs) -> tuple[Pairs, Tensor]:
     """`2/pi arcsin(2 c / sqrt((1 + 2 p)(1 + 2 q)))` and `4/pi / sqrt((1 + 2 p)(1 + 2 q) - 4 c^2)`."""
-    scale = (1 + 2 * first).sqrt() * (1 + 2 * second).sqrt()
-    products = 2 / math.pi * torch.arcsin((2 * cross / scale).clamp(-1, 1))
-    size = first.sqrt() * second.sqrt()
-    apart = ((size - cross) * (size + cross)).clamp_min(0)  # p q - c^2, which rounding may make negative
-    return products, 4 / math.pi / (1 + 2 * first + 2 * second + 4 * apart).sqrt()
+    p, q = pairs.first, pairs.second
+    scale = (1 + 2 * p).sqrt() * (1 + 2 * q).sqrt()
+    cross, first, second = (
+        2 / math.pi * torch.arcsin((2 * part / whole).clamp(-1, 1))
+        for part, whole in ((pairs.cross, scale), (p, 1 + 2 * p), (q, 1 + 2 * q))
+    )
+    size = p.sqrt() * q.sqrt()
+    apart = ((size - pairs.cross) * (size + pairs.cross)).clamp_min(0)  # p q - c^2, which rounding may make negative
+    slopes = 4 / math.pi / (1 + 2 * p + 2 * q + 4 * apart).sqrt()
+    return Pairs(cross, first, second, first + second - 2 * cross, first + second + 2 * cross), slopes
 
 
 MOMENTS: dict[str, Moments] = {"relu": relu_moments, "erf": erf_moments}
@@ -81,17 +114,18 @@ def wide_mlp_kernels(
         bias_std: s_b.
     """
     one, two = _inputs(first, second, axes=2)
-    width = one.shape[1]
+    moments = _moments(activation)
 
-    def affine(products: Tensor) -> Tensor:
-        return weight_std**2 * products + bias_std**2
+    def layer(pairs: Pairs) -> Pairs:
+        return pairs.affine(lambda part: weight_std**2 * part, bias_std**2)
 
-    parts = (one @ two.t() / width, _squares(one)[:, None] / width, _squares(two)[None, :] / width)
-    covariance = [affine(part) for part in parts]
-    tangent = covariance[0]
+    covariance = layer(_products(one, two))
+    tangent = covariance.cross
     for _ in range(_layers(depth) - 1):
-        covariance, tangent = _next(covariance, tangent, affine, weight_std, _moments(activation))
-    return WideKernels(covariance[0], tangent)
+        pairs, slopes = moments(covariance)
+        covariance = layer(pairs)
+        tangent = covariance.cross + weight_std**2 * slopes * tangent
+    return WideKernels(covariance.cross, tangent)
 
 
 def wide_convolution_kernels(
@@ -126,40 +160,40 @@ def wide_convolution_kernels(
         )
     if _layers(depth) < 2:
         raise InputError("A convolutional network has at least one convolution and a readout: depth=2 or more.")
-    channels = one.shape[1]
+    moments = _moments(activation)
 
-    def affine(products: Tensor) -> Tensor:
-        return weight_std**2 * _patch_mean(products, kernel_size) + bias_std**2
+    def layer(pairs: Pairs) -> Pairs:
+        return pairs.affine(lambda part: weight_std**2 * _patch_mean(part, kernel_size), bias_std**2)
 
-    cross = torch.einsum("nchw,mchw->nmhw", one, two) / channels
-    parts = (cross, _squares(one)[:, None] / channels, _squares(two)[None, :] / channels)
-    covariance = [affine(part) for part in parts]
-    tangent, moments = covariance[0], _moments(activation)
+    covariance = layer(_products(one, two))
+    tangent = covariance.cross
     for _ in range(_layers(depth) - 2):
-        products, slopes = moments(*covariance)
+        pairs, slopes = moments(covariance)
         below = weight_std**2 * _patch_mean(slopes * tangent, kernel_size)
-        covariance = [affine(products), *(affine(_variance(moments, part)) for part in covariance[1:])]
-        tangent = covariance[0] + below
-    products, slopes = moments(*covariance)
-    process = weight_std**2 * products.mean((-2, -1)) + bias_std**2
+        covariance = layer(pairs)
+        tangent = covariance.cross + below
+    pairs, slopes = moments(covariance)
+    process = weight_std**2 * pairs.cross.mean((-2, -1)) + bias_std**2
     return WideKernels(process, process + weight_std**2 * (slopes * tangent).mean((-2, -1)))
 
 
-def _next(
-    covariance: list[Tensor], tangent: Tensor, affine: Callable[[Tensor], Tensor], weight_std: float, moments: Moments
-) -> tuple[list[Tensor], Tensor]:
-    """Covariances and tangent kernel behind one more activation and layer."""
-    products, slopes = moments(*covariance)
-    following = [affine(products), *(affine(_variance(moments, part)) for part in covariance[1:])]
-    return following, following[0] + weight_std**2 * slopes * tangent
+def _products(one: Tensor, two: Tensor) -> Pairs:
+    """Moments over the features (axis 1) of all pairs of inputs `(n, k, ...)` and `(m, k, ...)`, at each place of their own."""
+    features = one.shape[1]
+    cross = torch.einsum("nk...,mk...->nm...", one, two) / features
+    first, second = (one.square().mean(1)[:, None], two.square().mean(1)[None, :])
+    apart = _of_close(first + second - 2 * cross, one, two, 0.01 * (first + second))
+    together = _of_close(first + second + 2 * cross, one, -two, 0.01 * (first + second))
+    return Pairs(cross, first, second, apart, together)
 
 
-def _variance(moments: Moments, variance: Tensor) -> Tensor:
-    return moments(variance, variance, variance)[0]
-
-
-def _squares(inputs: Tensor) -> Tensor:
-    return inputs.square().sum(1)
+def _of_close(squares: Tensor, one: Tensor, two: Tensor, limit: Tensor) -> Tensor:
+    """Mean squared differences, from the differences themselves where they are below a limit and so mostly rounding."""
+    one, two = one.movedim(1, -1), two.movedim(1, -1)
+    for places in (squares < limit).nonzero().split(max(_AT_ONCE // one.shape[-1], 1)):
+        n, m, *rest = places.unbind(1)
+        squares[(n, m, *rest)] = (one[(n, *rest)] - two[(m, *rest)]).square().mean(-1)
+    return squares
 
 
 def _patch_mean(values: Tensor, size: int) -> Tensor:

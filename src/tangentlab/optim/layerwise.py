@@ -91,7 +91,7 @@ class BlockPreconditioner(Preconditioner):
         self.factor_limit, self.block_limit = factor_limit, block_limit
         self.separate_weight_and_bias = separate_weight_and_bias
         self.refreshes = 0
-        self._due: tuple[float, float] | None = None  # examples and gain of an update that comes after the gradients'
+        self._due: tuple[list[LayerBlock], float, float] = [], 1.0, 1.0  # blocks, gain, examples: after the gradients
         self.blocks: dict[Group, LayerBlock] = {}
         super().__init__(model, **options)
         self.blocks = {group: self._block(group, group.sites[0].matrix) for group in self.groups}
@@ -213,28 +213,29 @@ class BlockPreconditioner(Preconditioner):
         return [block for block, times in zip(blocks, seen, strict=True) if times > 0]
 
     def _update(self, gain: float, examples: float) -> None:
-        first = self.steps == 0 or not any(block.based for block in self.blocks.values())
-        self._due = None if self.order == "update first" or first else (gain, examples)
-        if self._due is None:
-            self._bring_up_to_date(gain, examples)
+        """What is due: now, or with "precondition first" after the gradients, except for blocks that have nothing yet."""
+        present = self._reached() if self._wants(self.steps) else []
+        later = [block for block in present if self.order == "precondition first" and block.ready]
+        self._bring_up_to_date([block for block in present if block not in later], gain, examples)
+        self._due = (later, gain, examples)
 
-    def _bring_up_to_date(self, gain: float, examples: float) -> None:
-        """Second moments, basis (or inverse), per-example scale, each where it is due."""
-        if not self._wants(self.steps):
-            return
+    def _reached(self) -> list[LayerBlock]:
+        """Blocks of which this step has statistics; none are missed by gradients that are zero."""
         present = self._present()
-        if not present and not any(bool(grad.any()) for grads in self._gradients().values() for grad in grads):
-            return
-        if not present:
+        if not present and any(bool(grad.any()) for grads in self._gradients().values() for grad in grads):
             raise ModelError(
                 "The gradients did not come through a forward and backward pass of the modules: statistics are due at this "
                 "step and there are none. Call the model and loss.backward() between steps."
             )
-        late = [block for block in present if not block.based]  # layers that are called for the first time
-        self._measure(present if self._measures_factors(self.steps) else late, gain, examples)
-        self._refresh(present if self._is_refresh(self.steps) else late)
+        return present
+
+    def _bring_up_to_date(self, blocks: Sequence[LayerBlock], gain: float, examples: float) -> None:
+        """Second moments, basis (or inverse), per-example scale, each where it is due."""
+        late = [block for block in blocks if not block.based]  # layers that are called for the first time
+        self._measure(blocks if self._measures_factors(self.steps) else late, gain, examples)
+        self._refresh(blocks if self._is_refresh(self.steps) else late)
         if self.block_options.scale == "per_example":
-            self._rescale(present, gain, examples)
+            self._rescale(blocks, gain, examples)
 
     def _measure(self, blocks: Sequence[LayerBlock], gain: float, examples: float) -> None:
         if not self.block_options.factors or not blocks:
@@ -283,8 +284,7 @@ class BlockPreconditioner(Preconditioner):
             natural[group] = block.tensors(block.natural_from(half, rotated, epsilon))
             if not first:
                 block.track(rotated, weight, decay)
-        if self._due is not None:
-            self._bring_up_to_date(*self._due)
+        self._bring_up_to_date(*self._due)
         return natural
 
     def quadratic(self, step: dict[str, Tensor]) -> float:

@@ -93,8 +93,8 @@ def exact_step(o: Choices, scene: Scene) -> Work:
         return {n: flat[place].reshape(truth.shapes[n]) for n, place in places.items() if n not in announced}
 
     def size(truth: Truth) -> float:
-        """1e-4 of the largest entry of all steps: what is nothing but rounding of the way back from the outputs."""
-        return 1e-4 * float(max(step.abs().max() for step in expected(truth).values()))
+        """A tenth of the largest entry of all steps: small ones may be nothing but rounding of the way back."""
+        return 0.1 * float(max(step.abs().max() for step in expected(truth).values()))
 
     return Work(
         found, expected, refusals=(InputError,), touches=True, measures=False, one_batch=True, slack=100, size=size
