@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import tangentlab as tl
+from tangentlab.engine.backward import backward
 from tangentlab.errors import ModelError
 from tangentlab.linearized import linearize
 from tangentlab.optim import KFAC, NaturalSGD
@@ -494,3 +495,17 @@ def test_a_patched_layer_that_is_itself_on_the_first_examples_is_proved_on_all(
         model.head.bias.abs_()
     monkeypatch.setattr(nn.Linear, "forward", patched)
     assert relative_error(tl.Jacobian(model, x).data, dense_jacobian(model, x)) < 1e-12
+
+
+@pytest.mark.parametrize("kind", [tl.PullBackImplicit, tl.PullBackDense])
+def test_products_through_an_instance_norm_at_the_end_are_exact(kind: type) -> None:
+    """Torch's own gradients of it are wrong for a cotangent with the examples last in memory."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.InstanceNorm2d(1, affine=True)).double(), torch.randn(4, 1, 2, 3, dtype=torch.float64)
+    truth, u = dense_jacobian(model, x), torch.randn(6, 4, dtype=torch.float64)
+    found = (tl.Jacobian(model, x, kind) @ tl.FVector(u)).flat
+    assert relative_error(found, torch.einsum("cnd,cn->d", truth, u)) < 1e-12
+    outputs, parameters = model(x), list(model.parameters())
+    strided = u.t().view(outputs.shape)
+    rows = backward(outputs, parameters, strided)
+    assert relative_error(torch.cat([row.flatten() for row in rows]), torch.einsum("cnd,cn->d", truth, u)) < 1e-12

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 import tangentlab
-from tangentlab.engine import router
+from tangentlab.engine import independence, router
 from tangentlab.engine.capture import Route
 from tangentlab.engine.certificate import Proof
-from tangentlab.engine.graph import read_graph
+from tangentlab.engine.graph import operation, read_graph
 from tangentlab.engine.independence import Unknown, example_runs, has_hooks
 from tangentlab.engine.network import Network
 from tangentlab.errors import ModelError
@@ -40,9 +40,110 @@ APART: dict[str, Function] = {
     "attention of torch": lambda x: F.scaled_dot_product_attention(*[x.unflatten(-1, (2, -1)).transpose(1, 2)] * 3),
     "normalized": lambda x: F.layer_norm(x, (C,)) + F.layer_norm(x, (T, C)),
     "sums": lambda x: x.sum((1, 2)) + x.mean(-1).sum(1) + x.sum(-1, keepdim=True).mean(1)[:, 0],
-    "parts": lambda x: torch.cat([x[:, 1], x.unbind(2)[1], x.split(2, 2)[0].flatten(1), x.select(1, 0)], 1),
+    "parts": lambda x: torch.cat(
+        [x[:, 1], x.unbind(2)[1], x.split(2, 2)[0].flatten(1), x.split([1, 3], 1)[1].flatten(1), x.select(1, 0)], 1
+    ),
     "convolution": lambda x: F.conv1d(x, W[:, :T, None]),
     "images": lambda x: F.conv2d(x.unflatten(-1, (2, -1)), W[:2, :T, None, None]).log_softmax(1),
+}
+PLACES_2 = torch.tensor([2, 0])
+
+
+def _image(x: Tensor) -> Tensor:
+    return x.unflatten(-1, (2, -1))
+
+
+APART |= {
+    "more entry by entry": lambda x: (
+        (x.sin() * x.cos().atan() + x.erf().expm1().abs().log1p() - 1 / (2 + x.square()).sqrt() + (3 + x).log()).sign()
+        * (x.abs().add(1).rsqrt() + torch.rsub(x, 1) - (-x).pow(3))
+    ),
+    "activations": lambda x: (
+        F.gelu(x)
+        + F.silu(x)
+        + F.softplus(x)
+        + F.selu(x)
+        + F.celu(x)
+        + F.leaky_relu(x)
+        + F.logsigmoid(x)
+        + F.relu6(x)
+        + F.hardswish(x)
+        + F.hardsigmoid(x)
+        + F.mish(x)
+        + F.threshold(x, 0.1, 0.2)
+        + F.prelu(x, W[0, :T])
+    ),
+    "clipped": lambda x: (
+        x.clamp(-1, 1)
+        + x.clamp_min(0)
+        + x.clamp_max(0.5)
+        + torch.maximum(x, 2 * x) * torch.minimum(x, x.exp())
+        + torch.lerp(x, 2 * x, 0.3)
+        + torch.addcmul(x, x, x)
+        + torch.where(x > 0, x, x.exp())
+        + x.masked_fill(x > 1, 0.0)
+        + x.tril()
+        + x.triu().float().double()
+    ),
+    "halves": lambda x: F.glu(x, 2),
+    "along positions": lambda x: (
+        x.cumsum(1)
+        + x.flip(1)
+        + x.roll((1, 2), (1, 2))
+        + x.sort(2)[0]
+        + x.topk(T, 1)[0]
+        + x.unsafe_split(2, 1)[0].sum(1, keepdim=True)
+    ),
+    "chosen": lambda x: torch.cat(
+        [
+            x[:, PLACES_2],
+            x.index_select(1, PLACES_2),
+            x.gather(1, PLACES_2.view(1, 2, 1).expand(N, 2, C)),
+            x[:, PLACES_2, PLACES_2, None].expand(N, 2, C),
+            torch.zeros(N, 2, C).double().scatter_add(1, PLACES_2.view(1, 2, 1).expand(N, 2, C) % 2, x[:, :2]),
+        ],
+        1,
+    ),
+    "reductions": lambda x: (
+        x.var(1).sum(-1)
+        + x.std((1, 2))
+        + x.logsumexp(1).sum(-1)
+        + x.amax(2).amin(1)
+        + x.max(1)[0].min(1)[0]
+        + torch.linalg.vector_norm(x, dim=(1, 2))
+        + F.normalize(x, dim=2).sum((1, 2))
+    ),
+    "stacked": lambda x: torch.stack([x, x.exp()], 1),
+    "stacked in front": lambda x: torch.stack([x, x.exp()]).transpose(0, 1),
+    "sum of products": lambda x: torch.baddbmm(x, x @ x.transpose(1, 2), x),
+    "given statistics": lambda x: F.batch_norm(_image(x), W[0, :T], W[1, :T].abs() + 1, W[2, :T], W[3, :T]),
+    "statistics of one image": lambda x: F.instance_norm(_image(x)) + F.group_norm(_image(x), 2),
+    "root mean squares": lambda x: F.rms_norm(x, (C,)),
+    "pooled": lambda x: torch.cat(
+        [
+            F.max_pool2d(_image(x), 2),
+            F.avg_pool2d(_image(x), 2),
+            F.adaptive_avg_pool2d(_image(x), (1, 2)),
+            F.adaptive_max_pool2d(_image(x), (1, 2)),
+            F.max_pool3d(_image(x), (1, 2, 2)),
+            F.avg_pool3d(_image(x), (1, 2, 2)),
+            F.max_pool1d(x, 2).view(N, T, 2, 2)[:, :, :1],
+        ],
+        1,
+    ),
+    "larger images": lambda x: torch.cat(
+        [
+            F.interpolate(_image(x), scale_factor=2),
+            F.interpolate(_image(x), scale_factor=2, mode="bilinear"),
+            F.pixel_shuffle(_image(x), 2).expand(N, T, 4, 8),
+            F.pad(_image(x), (1, 3, 2, 0)),
+            F.pad(_image(x), (2, 2, 1, 1), mode="reflect"),
+            F.pad(_image(x), (2, 2, 1, 1), mode="replicate"),
+        ],
+        1,
+    ),
+    "patches": lambda x: F.unfold(_image(x), 2),
+    "another name": lambda x: torch.ops.aten.alias(x.transpose(1, 2).contiguous()),
 }
 MIXED: dict[str, Function] = {
     "mean over examples": lambda x: x - x.mean(0),
@@ -55,6 +156,29 @@ MIXED: dict[str, Function] = {
     "another order of axes": lambda x: x.transpose(0, 1).reshape(N, -1),
     "normalized over examples": lambda x: F.layer_norm(x.flatten(1).t(), (N,)).t(),
     "running sum": lambda x: x.cumsum(0),
+    "flipped": lambda x: x.flip(0),
+    "rolled as a whole": lambda x: x.roll(C * T),
+    "ordered": lambda x: x.sort(0)[0],
+    "the largest": lambda x: x.topk(N, 0)[0],
+    "gathered": lambda x: x.gather(0, torch.arange(N).flip(0).view(N, 1, 1).expand_as(x)),
+    "selected": lambda x: x.index_select(0, torch.arange(N).flip(0)),
+    "scattered": lambda x: torch.zeros_like(x).scatter_add(0, torch.arange(N).flip(0).view(N, 1, 1).expand_as(x), x),
+    "chosen with gaps": lambda x: x.expand(N, N, T, C)[:, torch.arange(N).flip(0), :, torch.arange(N)],
+    "maximum over examples": lambda x: x - x.amax(0) * x.max(0)[0],
+    "variance over examples": lambda x: x / x.var(0) + x.std(0) + x.logsumexp(0),
+    "norm over examples": lambda x: x / torch.linalg.vector_norm(x, dim=0),
+    "norm of all": lambda x: x / torch.linalg.vector_norm(x),
+    "statistics of the batch": lambda x: F.batch_norm(x, None, None, training=True),
+    "statistics across channels": lambda x: F.group_norm(x.transpose(0, 1), 2).transpose(0, 1),
+    "pooled over examples": lambda x: F.max_pool2d(x.permute(1, 2, 0)[None], (1, 3), (1, 1), (0, 1))[0].permute(
+        2, 0, 1
+    ),
+    "padded and shifted": lambda x: F.pad(x, (0, 0, 0, 0, 1, 0))[:N],
+    "stacked examples": lambda x: (
+        torch.stack([x, x.exp()]).flatten(0, 1)[:N] + torch.stack([x, x]).flatten(0, 1)[N - 1 : 2 * N - 1]
+    ),
+    "halves of the examples": lambda x: F.glu(torch.cat([x, x.roll(1, 0)]), 0),
+    "sums of products with others": lambda x: torch.baddbmm(x, x @ x.transpose(1, 2), x.flip(0)),
     "one way apart, one not": lambda x: x + x.flatten(1).mean(0).view(T, C),
 }
 
@@ -84,6 +208,14 @@ def test_examples_that_mix_are_never_taken_for_apart(name: str) -> None:
         return
     assert rows[~torch.eye(N, dtype=torch.bool)].any(), "the case mixes nothing"
     assert found != T * C
+
+
+def test_every_rule_is_tried() -> None:
+    seen = {"Embedding"}  # of whole numbers, which have no gradient
+    for function in APART.values():
+        outputs = function(torch.randn(N, T, C, dtype=torch.float64, requires_grad=True) * 1.0)
+        seen |= {operation(node) for node in read_graph(outputs).nodes}
+    assert set(independence._RULES) - seen == set()
 
 
 def test_hooks_on_operations_are_seen_and_none_is_left() -> None:
@@ -307,3 +439,50 @@ def test_a_matrix_that_mixes_nothing_in_the_first_batch_is_looked_at_in_the_next
     rows = [torch.autograd.grad(one, list(model.parameters()), retain_graph=True) for one in outputs.flatten()]
     jacobian = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
     torch.testing.assert_close(found.to_dense(), jacobian.t() @ jacobian / len(outputs))
+
+
+class Rolled(torch.autograd.Function):
+    """The row before: a function about which a graph says nothing."""
+
+    @staticmethod
+    def forward(ctx: object, h: Tensor) -> Tensor:
+        return h.roll(1, 0)
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> Tensor:
+        return grad.roll(-1, 0)
+
+
+ACROSS: dict[str, Function] = {
+    "cumsum": lambda h: h.cumsum(0),
+    "roll": lambda h: h.roll(1, 0),
+    "index": lambda h: h[torch.arange(len(h)).flip(0)],
+    "transform": lambda h: torch.fft.fft(h, dim=0).real,
+    "function of the user's": Rolled.apply,
+    "mean": lambda h: h.mean(0),
+}
+CALLS: dict[str, Callable[[nn.Module, list[tuple[Tensor, Tensor]]], object]] = {
+    "jacobian": tangentlab.Jacobian,
+    "kernel": tangentlab.NTK,
+    "gradients": tangentlab.per_example_grads,
+    "kfac": lambda model, batches: tangentlab.FIM(model, batches, tangentlab.PMatKFAC),
+    "diagonal": lambda model, batches: tangentlab.FIM(model, batches, tangentlab.PMatDiag),
+    "eigenpairs": lambda model, batches: tangentlab.fisher_eigenpairs(model, batches, 2),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", ACROSS)
+def test_examples_that_mix_from_the_second_batch_on_are_refused(name: str, call: str) -> None:
+    class Gated(Net):
+        """Other examples come in where an input is above one."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.one(x).tanh()
+            return self.two(h + (x[:, :1] - 1).relu() * self.between(h))
+
+    torch.manual_seed(0)
+    model, x, y = Gated(ACROSS[name]).double(), torch.rand(N, C).double(), torch.arange(N) % 3
+    CALLS[call](model, [(x, y), (x / 2, y)])
+    with pytest.raises(ModelError, match="depend on other examples"):
+        CALLS[call](model, [(x, y), (4 * x, y)])

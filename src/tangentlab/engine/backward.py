@@ -23,8 +23,10 @@ def backward(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batched
     """Gradients of sum(outputs * cotangents) in the inputs, for all of `cotangents` (K, ...) at once if batched.
 
     The graph is kept; an input that plays no part has None. A function mode of the user's is off inside of
-    `torch.autograd.grad`, where checkpoints run the forward again, so that under one this way is taken.
+    `torch.autograd.grad`, where checkpoints run the forward again, so that under one this way is taken. Cotangents are put in
+    order in memory: torch's own gradients of an instance norm are wrong for others.
     """
+    cotangents = cotangents.contiguous()
     if not _SHORT or torch._C._len_torch_function_stack() or not _fit(outputs, cotangents, batched):
         options = {"is_grads_batched": batched, "retain_graph": True, "allow_unused": True}
         return list(torch.autograd.grad(outputs, inputs, cotangents, **options))

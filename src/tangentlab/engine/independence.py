@@ -176,10 +176,34 @@ def _sum_with_product(node: Node, shape: Shape, place: Axis, inputs: list[Shape]
 
 
 def _along(node: Any, shape: Shape, place: Axis, inputs: list[Shape]) -> list[Place]:
-    """Something along other axes than that of the examples."""
-    if place.dim in _axes(node._saved_dim, len(shape)):
+    """Something along other axes than that of the examples; without axes, it is along all of them."""
+    dims = node._saved_dims if hasattr(node, "_saved_dims") else node._saved_dim
+    if dims == () or place.dim in _axes(dims, len(shape)):
         raise Unknown(node.name())
     return [place] * len(inputs)
+
+
+def _stacked(node: Any, shape: Shape, place: Axis, inputs: list[Shape]) -> list[Place]:
+    """Inputs side by side on a new axis."""
+    (dim,) = _axes(node._saved_dim, len(shape))
+    if dim == place.dim:
+        raise Unknown(node.name())
+    return [Axis(place.dim - (place.dim > dim), place.block)] * len(inputs)
+
+
+def _indexed(node: Any, shape: Shape, place: Axis, inputs: list[Shape]) -> list[Place]:
+    """Chosen entries of axes behind that of the examples, next to each other (else the new axis comes first)."""
+    chosen = [dim for dim, index in enumerate(node._saved_indices) if index is not None]
+    if not chosen or place.dim >= chosen[0] or chosen != list(range(chosen[0], chosen[-1] + 1)):
+        raise Unknown(node.name())
+    return [place]
+
+
+def _padded(node: Any, shape: Shape, place: Axis, inputs: list[Shape]) -> list[Place]:
+    """Constants at the ends of other axes; two numbers per axis, from the last one on."""
+    if len(node._saved_pad) > 2 * (len(shape) - 1 - place.dim):
+        raise Unknown(node.name())
+    return [place]
 
 
 def _reduced(node: Any, shape: Shape, place: Axis, inputs: list[Shape]) -> list[Place]:
@@ -206,9 +230,16 @@ def _layer_norm(node: Any, shape: Shape, place: Axis, inputs: list[Shape]) -> li
     return [place, *[None] * (len(inputs) - 1)]
 
 
+def _batch_norm(node: Any, shape: Shape, place: Axis, inputs: list[Shape]) -> list[Place]:
+    """Entry by entry with statistics that are given, channel by channel with those of the batch."""
+    if node._saved_training and place.dim != 1:
+        raise Unknown(node.name())
+    return [place, *[None] * (len(inputs) - 1)]
+
+
 def _first(node: Node, shape: Shape, place: Axis, inputs: list[Shape]) -> list[Place]:
     """Examples on the first axis of the first input; weights are shared."""
-    if place.dim != 0:
+    if place.dim != 0 or inputs[0][0] != shape[0]:
         raise Unknown(node.name())
     return [place, *[None] * (len(inputs) - 1)]
 
@@ -226,21 +257,34 @@ def _shared(node: Node, shape: Shape, place: Axis, inputs: list[Shape]) -> list[
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(
-        "Add Sub Mul Div Neg Expand Clone Gelu Relu Tanh Sigmoid Silu Softplus Elu LeakyRelu Exp Log Sqrt Rsqrt Pow Abs "
-        "MaskedFill ToCopy".split(),
+        "Add Sub Rsub Mul Div Neg Reciprocal Pow Abs Sign Exp Expm1 Log Log1P Sqrt Rsqrt Sin Cos Atan Erf Expand Clone "
+        "Gelu Relu Tanh Sigmoid Silu Softplus Elu Celu LeakyRelu LogSigmoid Hardtanh Hardswish Hardsigmoid Mish Threshold "
+        "PreluKernel Clamp ClampMin ClampMax Maximum Minimum Lerp Addcmul Where MaskedFill Tril Triu ToCopy".split(),
         _broadcast,
     ),
-    **dict.fromkeys("View UnsafeView ReshapeAlias Unsqueeze Squeeze".split(), _view),
-    **dict.fromkeys("Softmax LogSoftmax Slice Split SplitWithSizes Cat".split(), _along),
-    **dict.fromkeys("Sum Mean".split(), _reduced),
+    **dict.fromkeys("View UnsafeView ReshapeAlias Unsqueeze Squeeze Alias".split(), _view),
+    **dict.fromkeys(
+        "Softmax LogSoftmax Slice Split SplitWithSizes UnsafeSplit Cat Glu Cumsum Flip Roll Sort Topk Gather IndexSelect "
+        "ScatterAdd".split(),
+        _along,
+    ),
+    **dict.fromkeys("Sum Mean Var Std Logsumexp Amax Amin Max Min LinalgVectorNorm".split(), _reduced),
     **dict.fromkeys("Select Unbind".split(), _one_of),
     **dict.fromkeys("Mm Bmm".split(), _product),
-    "Addmm": _sum_with_product,
+    **dict.fromkeys("Addmm Baddbmm".split(), _sum_with_product),
+    **dict.fromkeys(
+        "Convolution NativeGroupNorm MaxPool2DWithIndices MaxPool3DWithIndices AvgPool2D AvgPool3D AdaptiveAvgPool2D "
+        "AdaptiveMaxPool2D UpsampleNearest2D UpsampleBilinear2D ReflectionPad2D ReplicationPad2D PixelShuffle Im2Col".split(),
+        _first,
+    ),
+    "NativeLayerNorm": _layer_norm,
+    "Stack": _stacked,
+    "Index": _indexed,
+    "ConstantPadNd": _padded,
     "T": _transpose,
     "Transpose": _transpose,
     "Permute": _permute,
-    "NativeLayerNorm": _layer_norm,
-    "Convolution": _first,
+    "NativeBatchNorm": _batch_norm,
     "Embedding": _shared,
     "ScaledDotProductFlashAttentionForCpu": _attention,
 }

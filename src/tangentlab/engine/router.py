@@ -118,7 +118,9 @@ class Router:
             verdict = proof(self.network, captured.outputs, [route for route in routes if route.group not in unproved])
         half = captured.outputs.dtype.itemsize == 2  # where a softmax over the examples may be exactly 0 and 1
         speaks = verdict.complete and verdict.apart and not half
-        speaks = speaks and (of_a_part is not None or not _meet(captured.outputs, routes))
+        speaks = speaks and (
+            of_a_part is not None or is_plain_chain(self.network, batch) or _are_apart(captured.outputs, routes)
+        )
         return Settled(axes, unproved, speaks and self._parts_are_alike(captured, batch))
 
     def _proof_of_a_part(
@@ -260,12 +262,13 @@ class Router:
             return True
 
 
-def _meet(outputs: Tensor, routes: list[Route]) -> bool:
-    """Whether the graph brings examples together, so that only numbers, which the next batch may have otherwise, part them."""
+def _are_apart(outputs: Tensor, routes: list[Route]) -> bool:
+    """Whether the graph keeps the examples apart; else only numbers part them, which the next batch may have otherwise."""
     try:
-        return None in example_runs(outputs, [use.call.edge for route in routes for use in route.uses if use.axis >= 0])
+        runs = example_runs(outputs, [use.call.edge for route in routes for use in route.uses if use.axis >= 0])
     except Unknown:
         return False
+    return None not in runs
 
 
 def _fits(call: Call, axis: int | None, examples: int) -> bool:

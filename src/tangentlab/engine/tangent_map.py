@@ -185,7 +185,7 @@ def _gradients(outputs: Tensor, leaves: Tensors, cotangent: Tensor) -> Tensors:
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
     options: dict[str, Any] = {"allow_unused": True, "materialize_grads": True, "retain_graph": True}
     options["create_graph"] = cotangent.requires_grad and torch.is_grad_enabled()
-    grads = torch.autograd.grad(outputs, list(leaves.values()), cotangent, **options)
+    grads = torch.autograd.grad(outputs, list(leaves.values()), cotangent.contiguous(), **options)  # see `backward`
     return dict(zip(leaves, grads, strict=True))
 
 

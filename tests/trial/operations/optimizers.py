@@ -94,7 +94,7 @@ def exact_step(o: Choices, scene: Scene) -> Work:
 
     def size(truth: Truth) -> float:
         """A tenth of the largest entry of all steps: small ones may be nothing but rounding of the way back."""
-        return 0.1 * float(max(step.abs().max() for step in expected(truth).values()))
+        return 0.1 * max((float(step.abs().max()) for step in expected(truth).values() if step.numel()), default=0.0)
 
     return Work(
         found, expected, refusals=(InputError,), touches=True, measures=False, one_batch=True, slack=100, size=size
