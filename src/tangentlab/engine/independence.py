@@ -239,7 +239,7 @@ def _batch_norm(node: Any, shape: Shape, place: Axis, inputs: list[Shape]) -> li
 
 def _first(node: Node, shape: Shape, place: Axis, inputs: list[Shape]) -> list[Place]:
     """Examples on the first axis of the first input; weights are shared."""
-    if place.dim != 0 or inputs[0][0] != shape[0]:
+    if place.dim != 0 or inputs[0][:1] not in ((), shape[:1]):  # () where the input has no gradient
         raise Unknown(node.name())
     return [place, *[None] * (len(inputs) - 1)]
 
