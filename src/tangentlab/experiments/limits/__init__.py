@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from tangentlab.experiments.limits.degrees import MonomialDegrees as MonomialDegrees
     from tangentlab.experiments.limits.emulation import SGDEmulation as SGDEmulation
     from tangentlab.experiments.limits.emulator_kernel import EmulatorKernel as EmulatorKernel
+    from tangentlab.experiments.limits.hidden_units import HiddenUnits as HiddenUnits
     from tangentlab.experiments.limits.infinite_width import InfiniteWidth as InfiniteWidth
     from tangentlab.experiments.limits.junk_bound import JunkBound as JunkBound
     from tangentlab.experiments.limits.lazy_parities import LazyParities as LazyParities
     from tangentlab.experiments.limits.loss_regimes import LossRegimes as LossRegimes
     from tangentlab.experiments.limits.matrix_completion import MatrixCompletion as MatrixCompletion
+    from tangentlab.experiments.limits.optimizer_functions import OptimizerFunctions as OptimizerFunctions
     from tangentlab.experiments.limits.parity_learners import ParityLearners as ParityLearners
     from tangentlab.experiments.limits.precision import BatchPrecision as BatchPrecision
     from tangentlab.experiments.limits.predictability import CrossPredictabilities as CrossPredictabilities
