@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tangentlab.errors import DataFileError, DiskError, TangentlabError
 
@@ -81,6 +83,28 @@ def read_sealed(path: Path) -> bytes:
     if digest != _digest(data):
         raise DataFileError(f"{path} is damaged: its content does not have the checksum that was written with it.")
     return data
+
+
+def write_state(path: Path, state: dict[str, Any]) -> None:
+    """Write tensors, numbers, texts, lists and dictionaries of them, whole and with a checksum."""
+    import torch  # the command line reads files before it needs torch
+
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    write_sealed(path, buffer.getvalue())
+
+
+def read_state(path: Path, way_out: str) -> dict[str, Any]:
+    """What `write_state` was given, on the CPU, without running any code; else an error that ends with the way out."""
+    import torch
+
+    try:
+        state = torch.load(io.BytesIO(read_sealed(path)), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load fails with many types on what it cannot read
+        raise DataFileError(f"{path} cannot be read ({error}). {way_out}") from error
+    if not isinstance(state, dict):
+        raise DataFileError(f"{path} does not hold a state. {way_out}")
+    return state
 
 
 def _digest(data: bytes) -> bytes:

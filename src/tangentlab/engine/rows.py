@@ -29,6 +29,7 @@ from tangentlab.engine.router import Router
 from tangentlab.engine.snapshot import TURN, same_random_state, untouched
 from tangentlab.engine.standing import ChainStanding, known_chain, standing
 from tangentlab.engine.weightings import Weighting, unit_cotangents
+from tangentlab.errors import InputError
 from tangentlab.layers import OuterSum
 
 
@@ -160,6 +161,17 @@ class Rows:
     def groups(self) -> tuple[Group, ...]:
         """Parameter groups in flat order."""
         return self.engine.groups
+
+    def sizes(self) -> tuple[int, int]:
+        """(examples, outputs) from what the model gives, the same number of outputs on every batch. Cost: one forward."""
+        examples, outputs = 0, set()
+        for batch in self.batches:
+            result = self.network.values(batch)
+            examples += result.shape[0]
+            outputs.add(result[0].numel())
+        if len(outputs) > 1:
+            raise InputError(f"The number of outputs changes from batch to batch: {sorted(outputs)}.")
+        return examples, outputs.pop()
 
     def sweeps(self, what: str) -> Iterator[tuple[int, Sweep]]:
         """(number, sweep) of every batch."""

@@ -50,7 +50,9 @@ def gram_eigenpairs(matrix: Tensor, k: int, *, generator: torch.Generator | None
     if n <= max(3 * k, ALL_PAIRS):
         values, vectors = safe_eigh(matrix, precision=torch.float64)
         values, rows = values[-k:].flip(0), vectors[:, -k:].T.flip(0).contiguous()
-        return _pairs(values, rows, _residuals(matrix, values, rows), True, f"all pairs of a {n:,} x {n:,} matrix")
+        return signed_pairs(
+            values, rows, _residuals(matrix, values, rows), True, f"all pairs of a {n:,} x {n:,} matrix"
+        )
     _require_symmetric(matrix)
     start = generator if generator is not None else torch.Generator().manual_seed(0)
     found = lanczos(
@@ -65,7 +67,7 @@ def gram_eigenpairs(matrix: Tensor, k: int, *, generator: torch.Generator | None
         generator=start,
     )
     message = f"block Lanczos on a {n:,} x {n:,} matrix: {found.message}"
-    return _pairs(found.eigenvalues, found.eigenvectors, found.residual_norms, found.converged, message)
+    return signed_pairs(found.eigenvalues, found.eigenvectors, found.residual_norms, found.converged, message)
 
 
 def landmark_eigenpairs(columns: Tensor, core: Tensor, k: int) -> GramPairs:
@@ -93,7 +95,7 @@ def landmark_eigenpairs(columns: Tensor, core: Tensor, k: int) -> GramPairs:
     squares, turned = psd_thin_eigh(factor)
     squares, rows = squares[-k:].flip(0), turned[:, -k:].T.flip(0)
     residuals = ((rows @ factor.T) @ factor - squares[:, None] * rows).norm(dim=1)
-    return _pairs(squares, rows, residuals, True, f"Nystrom with {m:,} landmarks for {len(columns):,} points")
+    return signed_pairs(squares, rows, residuals, True, f"Nystrom with {m:,} landmarks for {len(columns):,} points")
 
 
 def product_eigenpairs(kernel: FMatImplicit, k: int, generator: torch.Generator | None = None) -> GramPairs:
@@ -105,7 +107,7 @@ def product_eigenpairs(kernel: FMatImplicit, k: int, generator: torch.Generator 
     start = generator if generator is not None else torch.Generator().manual_seed(0)
     found = kernel.top_eigenpairs(k, tol=tol, generator=start)
     message = f"Lanczos on {found.matvecs:,} products: {found.message}"
-    return _pairs(found.values, found.vectors.flat, found.residual_norms, found.converged, message)
+    return signed_pairs(found.values, found.vectors.flat, found.residual_norms, found.converged, message)
 
 
 def _size(matrix: Tensor, k: int) -> int:
@@ -127,7 +129,7 @@ def _residuals(matrix: Tensor, values: Tensor, rows: Tensor) -> Tensor:
     return (rows @ matrix - values[:, None] * rows).norm(dim=1)
 
 
-def _pairs(values: Tensor, rows: Tensor, residuals: Tensor, converged: bool, message: str) -> GramPairs:
+def signed_pairs(values: Tensor, rows: Tensor, residuals: Tensor, converged: bool, message: str) -> GramPairs:
     """With signs that do not depend on the method: the entry of largest absolute value is positive."""
     largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
     return GramPairs(values, rows * largest.sign(), residuals, converged, message)

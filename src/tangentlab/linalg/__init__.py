@@ -8,6 +8,7 @@ an optional `generator`.
 
 from tangentlab.linalg._estimate import Estimate
 from tangentlab.linalg._matvec import Matvec, dense, in_batches, random_rows
+from tangentlab.linalg.block_krylov import BlockKrylov, LeftPairs
 from tangentlab.linalg.cg import CGReport, conjugate_gradients
 from tangentlab.linalg.damped import DampedFactor, damped_factor
 from tangentlab.linalg.hutchinson import hutchinson_diag, hutchinson_trace
@@ -32,10 +33,12 @@ from tangentlab.linalg.symmetric import (
 from tangentlab.linalg.xtrace import xdiag, xtrace
 
 __all__ = [
+    "BlockKrylov",
     "CGReport",
     "DampedFactor",
     "Estimate",
     "LanczosResult",
+    "LeftPairs",
     "Matvec",
     "Nystrom",
     "Quadrature",

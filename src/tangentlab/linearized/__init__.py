@@ -15,6 +15,8 @@ from tangentlab.linearized.anisotropy_data import direction_dataset
 from tangentlab.linearized.consistency import ConsistencyProfile, ConsistencyRecipe, consistency_scores, read_c_scores
 from tangentlab.linearized.eigenfunctions import Eigenfunctions, LemmaOne, chance_concentration, eigenfunctions
 from tangentlab.linearized.example_groups import Groups, cue_groups, noise_groups, score_groups, with_and_without
+from tangentlab.linearized.information import Diffuseness, InformationSpace, Split, information_space, stacked
+from tangentlab.linearized.information_bounds import InformationBound, information_bound, small_cutoff_bound
 from tangentlab.linearized.linearity import Linearity, LinearityProbe
 from tangentlab.linearized.linearize import LinearizedModel, linearize
 from tangentlab.linearized.progress import (
@@ -30,18 +32,22 @@ from tangentlab.linearized.scaled_start import RegimeReading, regime_of, scaled_
 from tangentlab.linearized.spurious import add_corner_patch
 from tangentlab.linearized.stepping import KernelTrajectory, kernel_descent, kernel_flow
 from tangentlab.linearized.steps import Step, StepRecorder
+from tangentlab.linearized.streamed import streamed_eigenpairs
 
 __all__ = [
     "AlphaModel",
     "AnisotropyDirections",
     "ConsistencyProfile",
     "ConsistencyRecipe",
+    "Diffuseness",
     "EarlyStopping",
     "Eigenfunctions",
     "GradientDescent",
     "GradientFlow",
     "GramPairs",
     "Groups",
+    "InformationBound",
+    "InformationSpace",
     "KernelDynamics",
     "KernelTrajectory",
     "LemmaOne",
@@ -52,6 +58,7 @@ __all__ = [
     "QuadraticExample",
     "QuadraticModel",
     "RegimeReading",
+    "Split",
     "Step",
     "StepRecorder",
     "add_corner_patch",
@@ -68,6 +75,8 @@ __all__ = [
     "first_crossing",
     "gradient_directions",
     "gram_eigenpairs",
+    "information_bound",
+    "information_space",
     "kernel_descent",
     "kernel_flow",
     "landmark_eigenpairs",
@@ -82,6 +91,9 @@ __all__ = [
     "scaled_init",
     "score_groups",
     "sequential_value",
+    "small_cutoff_bound",
     "spurious_feature",
+    "stacked",
+    "streamed_eigenpairs",
     "with_and_without",
 ]

@@ -229,14 +229,10 @@ def eigenfunctions(
         implicit: FMatImplicit = NTK(model, loader, representation=FMatImplicit, **options)
         if not 1 <= k <= implicit.dim:
             raise InputError(f"The argument k must be between 1 and {implicit.dim}, the size of the kernel, not {k}.")
-        if method == "lanczos" or _gram_bytes(implicit) > memory_budget():
+        if method == "lanczos" or implicit.gram_bytes() > memory_budget():
             return Eigenfunctions.of_pairs(product_eigenpairs(implicit, k, generator), implicit.outputs)
     kernel: FMatDense = NTK(model, loader, **options)
     return Eigenfunctions.of_pairs(gram_eigenpairs(kernel.matrix(), k, generator=generator), kernel.outputs)
-
-
-def _gram_bytes(kernel: FMatImplicit) -> int:
-    return kernel.dim**2 * kernel._example().element_size()
 
 
 def _by_landmarks(

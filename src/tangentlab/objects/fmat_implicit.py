@@ -43,8 +43,8 @@ class FMatImplicit(HoldsModel, FMat):
         self._rows = Rows(network, data, Unweighted(), ordered=True)
         self._other = None if data2 is None else Rows(network, data2, Unweighted(), ordered=True)
         self._trace, self._center = trace, center
-        self._left, self._all_outputs = _count(self._rows)
-        self._right = self._left if self._other is None else _count(self._other)[0]
+        self._left, self._all_outputs = self._rows.sizes()
+        self._right = self._left if self._other is None else self._other.sizes()[0]
         self._push, self._pull = PushForwardImplicit(self._rows), PullBackImplicit(self._other or self._rows)
 
     @property
@@ -60,6 +60,10 @@ class FMatImplicit(HoldsModel, FMat):
 
     def _example(self) -> Tensor:
         return next(iter(self._rows.network.parameters().values())).detach()
+
+    def gram_bytes(self) -> int:
+        """Memory of the same kernel as a matrix."""
+        return self.sizes[0] * self.sizes[1] * self.sizes[2] * self.sizes[3] * self._example().element_size()
 
     def frozen(self) -> AbstractContextManager[None]:
         """Inside, products may keep what they compute for the next: you promise that model and data stay as they are."""
@@ -126,18 +130,6 @@ class FMatImplicit(HoldsModel, FMat):
     def __repr__(self) -> str:
         outputs, examples, _, columns = self.sizes
         return f"FMatImplicit(outputs = {outputs}, examples = {examples} x {columns}, {self._example().dtype})"
-
-
-def _count(rows: Rows) -> tuple[int, int]:
-    """(examples, outputs) from what the model gives, and the same number of outputs on every batch."""
-    examples, outputs = 0, set()
-    for batch in rows.batches:
-        result = rows.network.values(batch)
-        examples += result.shape[0]
-        outputs.add(result[0].numel())
-    if len(outputs) > 1:
-        raise InputError(f"The number of outputs changes from batch to batch: {sorted(outputs)}.")
-    return examples, outputs.pop()
 
 
 def _centred(flat: Tensor, shape: tuple[int, int], center: str | None) -> Tensor:

@@ -41,7 +41,7 @@ class PushForwardDense(PushForward):
                 "representation=PushForwardImplicit stores nothing; NTK(...) gives the Gram matrix without the Jacobian.",
             )
             cotangents = rows.weighting.cotangents(sweep.outputs, sweep.batch, number, range(count))
-            parts.append(_written(layout, sweep.factors(cotangents)))
+            parts.append(written_rows(layout, sweep.factors(cotangents)))
             if len(parts[-1]) != len(parts[0]):
                 raise InputError(
                     f"The number of outputs changes from batch to batch: {len(parts[0])}, then {len(parts[-1])}."
@@ -99,7 +99,7 @@ class PushForwardDense(PushForward):
         return f"PushForwardDense(outputs, examples, d = {tuple(self.data.shape)})"
 
 
-def _written(layout: LayerCollection, factors: dict[Group, OuterSum]) -> Tensor:
+def written_rows(layout: LayerCollection, factors: dict[Group, OuterSum]) -> Tensor:
     """Rows of the Jacobian (outputs, examples, d) in flat order, each group written where it belongs."""
     example = next(iter(factors.values()))
     result = example.gradient_factors.new_empty(

@@ -38,7 +38,7 @@ class Storable:
         """Write everything to a safetensors file, whole or not at all; `load` reads it. Cost: one copy of the tensors."""
         writer = _Writer(self)
         header = {"format": FORMAT, "version": import_module("tangentlab").__version__, "object": writer.encoded(self)}
-        header["checksum"] = _checksum(header, writer.tensors)
+        header["checksum"] = checksum(header, writer.tensors)
         write_atomically(Path(path), to_bytes(writer.tensors, {_KEY: json.dumps(header)}))
 
     @classmethod
@@ -115,7 +115,8 @@ def _below(kind: Any) -> Iterator[type]:
         yield from _below(child)
 
 
-def _checksum(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+def checksum(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """32 letters that stand for plain values and tensors by name, on the CPU and contiguous."""
     digest = hashlib.blake2b(json.dumps(header, sort_keys=True).encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -135,7 +136,7 @@ def _read(path: Path) -> Any:
     except (SafetensorError, ValueError) as error:
         raise DataFileError(f"{path} is damaged, or no file that tangentlab wrote ({error}).") from error
     expected = header.pop("checksum", None) if isinstance(header, dict) else None
-    if expected is None or expected != _checksum(header, tensors):
+    if expected is None or expected != checksum(header, tensors):
         raise DataFileError(f"{path} is damaged: its content does not have the checksum that was written with it.")
     if header["format"] != FORMAT:
         raise DataFileError(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from tangentlab.errors import DataFileError, InputError
-from tangentlab.files import read_sealed, write_sealed
+from tangentlab.errors import InputError
+from tangentlab.files import read_state, write_state
 
 if TYPE_CHECKING:
     from tangentlab.recorder.recorder import TangentRecorder
@@ -42,7 +39,8 @@ def hugging_face_callback(recorder: TangentRecorder) -> Any:
                 return
             kept = Path(args.output_dir) / f"checkpoint-{state.global_step}" / FILE
             if state.global_step and kept.exists():
-                recorder.load_state_dict(_read(kept))
+                way_out = "Delete it, and the recorder joins the training at this checkpoint."
+                recorder.load_state_dict(read_state(kept, way_out))
             recorder.start(state.max_steps if state.max_steps > 0 else None, state.global_step)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -61,10 +59,8 @@ def hugging_face_callback(recorder: TangentRecorder) -> Any:
             """Beside the checkpoint of the model."""
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             if state.is_world_process_zero and folder.exists() and not recorder.off:
-                buffer = io.BytesIO()
-                torch.save(recorder.state_dict(), buffer)
                 with recorder.surviving_the_disk():
-                    write_sealed(folder / FILE, buffer.getvalue())
+                    write_state(folder / FILE, recorder.state_dict())
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             """After the last update."""
@@ -72,14 +68,3 @@ def hugging_face_callback(recorder: TangentRecorder) -> Any:
                 recorder.finish()
 
     return TangentRecorderCallback()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The state of a recorder, or an error before the training goes on."""
-    try:
-        state: dict[str, Any] = torch.load(io.BytesIO(read_sealed(path)), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load fails with many types on what it cannot read
-        raise DataFileError(
-            f"{path} cannot be read ({error}). Delete it, and the recorder joins the training at this checkpoint."
-        ) from error
-    return state
