@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import report
 
 HELP = """
-Seconds, memory and residuals of the information space of ResNet-20 (He-normal start, batch norms with the statistics of the data)
-on CIFAR-10's automobiles, airplanes and birds, by streamed rows; first on few images, where it is compared with the Gram matrix.
+Seconds, memory and residuals of the information space of ResNet-20 (He-normal start, batch norms with the statistics of the
+data) on CIFAR-10's automobiles, airplanes and birds, by streamed rows; first on few images, next to the Gram matrix.
 
 It goes on where it was stopped; delete .bench/information_large to start over. The times of a run that went on are those of its
 last part, and are marked so.

@@ -82,6 +82,11 @@ def test_streamed_rows_find_what_the_examples_of_the_start_have_nothing_of(model
     torch.testing.assert_close(found.values, truth.flip(0)[:2], rtol=1e-6, atol=0)
 
 
+def test_a_jacobian_of_zeros_is_refused():
+    with pytest.raises(InputError, match="zero"):
+        streamed_eigenpairs(nn.Linear(4, 1, bias=False), torch.zeros(6, 4), 2)
+
+
 def test_projections_split_a_vector_and_pseudo_inverse_is_that_of_the_cut_jacobian(model, data):
     dense = jacobian(model, data)
     left, values, right = torch.linalg.svd(dense, full_matrices=False)

@@ -22,7 +22,7 @@ from tangentlab.engine.weightings import Unweighted
 from tangentlab.errors import InputError, NumericsError
 from tangentlab.files import make_folder, read_state, write_state
 from tangentlab.kernels.eigenpairs import GramPairs, signed_pairs
-from tangentlab.linalg import BlockKrylov, LeftPairs, psd_thin_eigh, random_rows
+from tangentlab.linalg import BlockKrylov, LeftPairs, random_rows, safe_eigh
 from tangentlab.objects.maps import written_rows
 from tangentlab.objects.storage import checksum
 
@@ -70,7 +70,7 @@ def streamed_eigenpairs(
     itemsize = next(iter(rows.network.parameters().values())).element_size()
     numbers = (min(passes, 6) + 2) * size * (examples * outputs + width)
     require_memory(
-        itemsize * (numbers + 2 * ROWS_PER_START * size * width),
+        itemsize * (numbers + ROWS_PER_START * size * width),
         f"A search for {k} singular vectors of a Jacobian ({examples * outputs:,} x {width:,}) in blocks of {size}",
         "A smaller k or block= needs less; layers= a part of the parameters, too.",
     )
@@ -80,6 +80,8 @@ def streamed_eigenpairs(
         if search is None:
             search = BlockKrylov(_start(rows, examples, outputs, size, generator))
         found = _searched(search, rows, (outputs, examples), k, tolerance, passes, kept)
+    if not len(found.values):
+        raise InputError("The Jacobian is zero: it has no singular vectors.")
     message = f"block Krylov: {search.steps} passes with blocks of {size} over {examples:,} examples"
     return signed_pairs(found.values, found.vectors, found.residual_norms, True, message)
 
@@ -147,8 +149,11 @@ def _start(rows: Rows, examples: int, outputs: int, block: int, generator: torch
         return drawn
     few = Rows(rows.network, some, Unweighted(), ordered=True)
     jacobian = torch.cat([part.flatten(0, 1) for chunk in few for _, part in _written(few, chunk)])
-    vectors = psd_thin_eigh(jacobian)[1].T
-    return torch.cat([vectors[-max(block - count, 1) :], drawn])
+    values, turned = safe_eigh((jacobian @ jacobian.T).double())
+    leading = (
+        turned[:, -max(block - count, 1) :] / values[-max(block - count, 1) :].clamp_min(values[-1] * 1e-12).sqrt()
+    )
+    return torch.cat([leading.T.to(jacobian) @ jacobian, drawn])
 
 
 def _spread(rows: Rows, examples: int, wanted: int) -> list[Any]:
