@@ -150,10 +150,9 @@ def _start(rows: Rows, examples: int, outputs: int, block: int, generator: torch
     few = Rows(rows.network, some, Unweighted(), ordered=True)
     jacobian = torch.cat([part.flatten(0, 1) for chunk in few for _, part in _written(few, chunk)])
     values, turned = safe_eigh((jacobian @ jacobian.T).double())
-    leading = (
-        turned[:, -max(block - count, 1) :] / values[-max(block - count, 1) :].clamp_min(values[-1] * 1e-12).sqrt()
-    )
-    return torch.cat([leading.T.to(jacobian) @ jacobian, drawn])
+    floor = 1e-10 * float(values[-1]) + torch.finfo(jacobian.dtype).tiny
+    keep = (values > floor).nonzero().flatten()[-max(block - count, 1) :]
+    return torch.cat([(turned[:, keep] / values[keep].sqrt()).T.to(jacobian) @ jacobian, drawn])
 
 
 def _spread(rows: Rows, examples: int, wanted: int) -> list[Any]:
