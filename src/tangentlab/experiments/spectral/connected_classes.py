@@ -199,9 +199,7 @@ class ConnectedClasses(Experiment):
                 panel.set_axis_off()
                 if column == 0:
                     panel.set_title(kind, fontsize=8)
-        return Picture(
-            "figures-a.11-a.12", figure, "Three paths, from left to right; the network puts all of it into one class."
-        )
+        return Picture("figures-a.11-a.12", figure, "Three paths between two inputs of one class, from left to right.")
 
 
 def _flipped(batch: tuple[Tensor, ...], generator: torch.Generator) -> tuple[Tensor, ...]:

@@ -162,6 +162,7 @@ class FrequencyOrder(Experiment):
             steps, norms = mean_map(results.table("norms", setting=setting), "norms", results.seeds)
             for number, (color, values) in enumerate(zip(PALETTE, norms.T, strict=False), start=1):
                 below.plot(steps, values, color=color, label=f"layer {number}")
+            below.locator_params(axis="x", nbins=4)
             label(below, "training step", "spectral norm of the weights")
             legend_below(below, 3)
         return Picture(
@@ -191,6 +192,7 @@ class FrequencyOrder(Experiment):
         right.minorticks_off()
         for axes in (left, right):
             axes.set_yscale("symlog", linthresh=self.period)
+            axes.set_ylim(bottom=0)
         label(left, "frequency", f"first step with {self.threshold:g} of the amplitude", "when it is learnt")
         label(right, "rate of the wave in the initial kernel", "the same step", "and what the kernel says")
         legend_below(left, 2)
