@@ -90,7 +90,7 @@ def test_every_objective_is_its_formula() -> None:
     dv = joint.mean() - marginal.exp().mean().log()
     torch.testing.assert_close(DonskerVaradhan()(scores), dv)
     torch.testing.assert_close(MINE()(scores), dv)
-    torch.testing.assert_close(NWJ()(scores), joint.mean() - (marginal.exp() / math.e).mean())
+    torch.testing.assert_close(NWJ()(scores), 1 + joint.mean() - marginal.exp().mean())
     rows = [joint[i] - ((joint[i].exp() + marginal[i].exp().sum()) / 7).log() for i in range(7)]
     torch.testing.assert_close(InfoNCE()(scores), torch.stack(rows).mean())
     js = joint.sigmoid().log().mean() + (1 - marginal.sigmoid()).log().mean()
@@ -102,7 +102,7 @@ def test_every_objective_is_its_formula() -> None:
 
 @pytest.mark.parametrize("objective", [DonskerVaradhan, NWJ, JensenShannon, FDime], ids=lambda one: one.__name__)
 def test_the_log_density_ratio_is_the_best_critic_of_a_table(objective: type) -> None:
-    """On 2 x 2 cells with weights the maximum is at log dP/dQ, up to the constant that DV leaves free and NWJ sets to 1."""
+    """On 2 x 2 cells with weights the maximum is at log dP/dQ; DV leaves a constant free."""
     counts = torch.tensor([[4, 1], [2, 3]])
     p = counts.double() / 10
     q = p.sum(1, keepdim=True) * p.sum(0)
@@ -119,11 +119,8 @@ def test_the_log_density_ratio_is_the_best_critic_of_a_table(objective: type) ->
 
     optimizer.step(loss)
     ratio = (p / q).log()
-    constant = {"NWJ": 1.0}.get(objective.__name__, 0.0)
-    found = (
-        table.detach() - (table.detach() - ratio).mean() if objective is DonskerVaradhan else table.detach() - constant
-    )
-    torch.testing.assert_close(found, ratio, atol=1e-5, rtol=1e-5)
+    found = table.detach() - (table.detach() - ratio).mean() if objective is DonskerVaradhan else table.detach()
+    torch.testing.assert_close(found, ratio, atol=1e-4, rtol=1e-4)
 
 
 def test_infonce_never_passes_the_logarithm_of_its_batch() -> None:

@@ -1,4 +1,6 @@
-"""Critics: networks `T(x, z)` that score pairs. One that splits into `f(x) . g(z)` scores all pairs by a matrix product."""
+"""Critics: networks `T(x, z)` that score pairs. One that splits into `f(x) . g(z)` scores all pairs by a matrix product.
+
+Such a critic has a method `factors(x, z)`: `(n, k)` and `(m, k)` with `T(x_i, z_j)` as their products."""
 
 from __future__ import annotations
 
@@ -34,35 +36,44 @@ class Separable(nn.Module):
         self.left = MLP((x_features, *hidden, embedding + 1), activation)
         self.right = MLP((z_features, *hidden, embedding + 1), activation)
 
-    def matrix(self, x: Tensor, z: Tensor) -> Tensor:
-        """`(n, ...)`, `(m, ...)` to `(n, m)`."""
-        left, right = self.left(x), self.right(z)
-        return left[:, 1:] @ right[:, 1:].T + left[:, :1] + right[:, 0]
+    def factors(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """`(n, embedding + 2)` and `(m, embedding + 2)`, whose products are the scores."""
+        return _with_own_terms(self.left(x), self.right(z))
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         """Scores of pairs, `(n,)`."""
-        left, right = self.left(x), self.right(z)
-        return (left[:, 1:] * right[:, 1:]).sum(1) + left[:, 0] + right[:, 0]
+        left, right = self.factors(x, z)
+        return (left * right).sum(1)
 
 
 class Bilinear(nn.Module):
-    """`T(x, z) = x^T W z + a . x + b . z`, linear in its parameters."""
+    """`T(x, z) = x^T W z + a . x + b . z`, linear in its parameters, which start at 0."""
 
     def __init__(self, x_features: int, z_features: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(x_features, z_features) / (x_features * z_features) ** 0.5)
+        self.weight = nn.Parameter(torch.zeros(x_features, z_features))
         self.left = nn.Linear(x_features, 1)
         self.right = nn.Linear(z_features, 1)
+        for side in (self.left, self.right):
+            nn.init.zeros_(side.weight)
+            nn.init.zeros_(side.bias)
 
-    def matrix(self, x: Tensor, z: Tensor) -> Tensor:
-        """`(n, ...)`, `(m, ...)` to `(n, m)`."""
+    def factors(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """`(n, features of z + 2)` and `(m, features of z + 2)`, whose products are the scores."""
         x, z = x.flatten(1), z.flatten(1)
-        return x @ self.weight @ z.T + self.left(x) + self.right(z).T
+        left = torch.cat([self.left(x), x @ self.weight], 1)
+        return _with_own_terms(left, torch.cat([self.right(z), z], 1))
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         """Scores of pairs, `(n,)`."""
-        x, z = x.flatten(1), z.flatten(1)
-        return ((x @ self.weight) * z).sum(1) + (self.left(x) + self.right(z))[:, 0]
+        left, right = self.factors(x, z)
+        return (left * right).sum(1)
+
+
+def _with_own_terms(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """The first columns a and b become terms of their own: [a, 1, rest] . [1, b, rest]."""
+    one, other = torch.ones_like(left[:, :1]), torch.ones_like(right[:, :1])
+    return torch.cat([left[:, :1], one, left[:, 1:]], 1), torch.cat([other, right[:, :1], right[:, 1:]], 1)
 
 
 class Concatenated(nn.Module):

@@ -7,7 +7,7 @@ Each is a plain function of `Scores` and can stand in any loss: `(-DonskerVaradh
 |---|---|---|
 | `mine` | DV with the gradient of a moving average | DV |
 | `dv` | `E_P T - log E_Q e^T` | DV |
-| `nwj` (MINE-f) | `E_P T - E_Q e^(T-1)` | the same |
+| `nwj` (MINE-f) | `1 + E_P T - E_Q e^T` | the same |
 | `infonce` | `E_P[T - log mean(e^T over own and strangers)]` | the same, at most the logarithm of the batch |
 | `smile` | Jensen-Shannon | DV with scores clipped to [-tau, tau] under Q; no bound |
 | `js` | `-E_P softplus(-T) - E_Q softplus(T)` | DV |
@@ -109,13 +109,17 @@ class MINE(Objective):
 
 
 class NWJ(Objective):
-    """`E_P T - E_Q e^(T - 1)`, the f-divergence bound (MINE-f): below DV for every critic, with unbiased gradients."""
+    """`1 + E_P T - E_Q e^T`, the f-divergence bound (MINE-f): below DV for every critic, with unbiased gradients.
+
+    This is `E_P T' - E_Q e^(T' - 1)` (eq. 8) at `T' = T + 1`, so that a critic of 0 has the value 0 and the best one is
+    `log dP/dQ`.
+    """
 
     reads = "nwj"
 
     def __call__(self, scores: Scores) -> Tensor:
         """The bound on a batch."""
-        return scores.joint.mean() - (scores.marginal - 1).exp().mean()
+        return 1 + scores.joint.mean() - scores.marginal.exp().mean()
 
 
 class InfoNCE(Objective):

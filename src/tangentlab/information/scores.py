@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from tangentlab.errors import InputError, ModelError
 
 Critic = Callable[[Tensor, Tensor], Tensor]
-"""`T(x, z)`: `(n, ...)` and `(n, ...)` to `(n,)` or `(n, 1)`. One with a method `matrix` gives all n x m scores at once."""
+"""`T(x, z)`: `(n, ...)` and `(n, ...)` to `(n,)` or `(n, 1)`. One with a method `factors` gives all scores by one product."""
 Pairs = Literal["all", "deranged"]
 
 
@@ -51,6 +51,13 @@ def score_pairs(
     return off_diagonal(score_matrix(critic, x, z))
 
 
+def shifted_scores(critic: Critic, x: Tensor, z: Tensor, strangers: int = 20) -> Scores:
+    """`x_i` with `z_(i+1)`, `z_(i+2)`, ..., (n, strangers): some strangers of every example, each as often as any other."""
+    shifts = range(1, min(strangers, len(x) - 1) + 1)
+    columns = [joint_scores(critic, x, z.roll(-shift, 0)) for shift in shifts]
+    return Scores(joint_scores(critic, x, z), torch.stack(columns, 1))
+
+
 def off_diagonal(matrix: Tensor) -> Scores:
     """A matrix of scores `T(x_i, z_j)`, `(n, n)`, as the diagonal and the rest of every row."""
     n = len(matrix)
@@ -69,9 +76,10 @@ def joint_scores(critic: Critic, x: Tensor, z: Tensor) -> Tensor:
 
 
 def score_matrix(critic: Critic, x: Tensor, z: Tensor, most: int = 65_536) -> Tensor:
-    """`T(x_i, z_j)`, `(n, m)`: by the critic's own `matrix`, else by writing out all pairs, at most `most` at once."""
-    if hasattr(critic, "matrix"):
-        return critic.matrix(x, z)
+    """`T(x_i, z_j)`, `(n, m)`: by the critic's own `factors`, else by writing out all pairs, at most `most` at once."""
+    if hasattr(critic, "factors"):
+        left, right = critic.factors(x, z)
+        return left @ right.T
     rows = max(1, most // len(z))
     parts = [
         joint_scores(critic, part.repeat_interleave(len(z), 0), z.repeat(len(part), *(1 for _ in z.shape[1:])))
