@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,11 +19,36 @@ from tangentlab.experiments._statistics import rank_correlation
 from tangentlab.experiments.limits._fitting import TRIAL, Fitting, error
 from tangentlab.experiments.limits._measures import cut_short, share_right
 from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_below, panels, step_axis
-from tangentlab.kernels.eigenpairs import gram_eigenpairs
-from tangentlab.metrics import NTK
+from tangentlab.linearized import InformationSpace, information_space
 from tangentlab.models import MLP
 
 RULES = {"held_out": "validation on noisy labels", "information": "residual in the information space"}
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """What is measured along a training; `wrong` is the mask of corrupted labels, `true` what they were."""
+
+    model: nn.Module
+    space: InformationSpace
+    train: Dataset
+    true: Tensor
+    wrong: Tensor
+    held_out: Dataset
+    test: Dataset
+
+    def __call__(self, outputs: Tensor) -> Row:
+        """Norms are those of the residual per example; shares are of the corrupted images, NaN when there are none."""
+        wanted = nn.functional.one_hot(self.train.targets, outputs.shape[1])
+        residual = (outputs.softmax(1) - wanted).T / math.sqrt(len(outputs))
+        return {
+            "held_out": loss_and_accuracy(self.model, self.held_out)[0],
+            "information": float(self.space.split(residual).information.norm()),
+            "residual": float(residual.norm()),
+            "given": share_right(outputs[self.wrong], self.train.targets[self.wrong]),
+            "true": share_right(outputs[self.wrong], self.true[self.wrong]),
+            "test": error(self.model, self.test),
+        }
 
 
 @experiment
@@ -82,54 +109,18 @@ class LabelCorruption(Experiment):
         clean, test = image_data(lab, self.data, 28, for_trial(lab, self.images, TRIAL))
         test = some_of(test, for_trial(lab, self.tests, TRIAL))
         kept = len(clean) - round(self.held_out * len(clean))
+        fitting = Fitting(self.batch, self.steps, self.goal)
         with lab.seeded("model"):
             start = MLP((clean.inputs[0].numel(), self.width, 10))
-        kernel = NTK(start, clean.inputs[:kept], outputs="trace").matrix()
-        basis = gram_eigenpairs(kernel, min(self.directions, kept)).vectors
+        space = information_space(start, clean.inputs[:kept], min(self.directions, kept), outputs="trace")
         for corruption in self.corruptions:
             noisy, mask = label_noise(clean, corruption, lab.generator("labels"))
-            with lab.seeded("model"):
-                model = MLP((clean.inputs[0].numel(), self.width, 10))
-            parts = (torch.arange(kept), torch.arange(kept, len(clean)))
-            self._train(lab, model, *(noisy.take(rows) for rows in parts), test, clean, mask[:kept], basis, corruption)
-
-    def _train(
-        self,
-        lab: Lab,
-        model: nn.Module,
-        train: Dataset,
-        held_out: Dataset,
-        test: Dataset,
-        clean: Dataset,
-        mask: Tensor,
-        basis: Tensor,
-        corruption: float,
-    ) -> None:
-        wanted, true = nn.functional.one_hot(train.targets, 10).float(), clean.targets[: len(train)]
-
-        def measure(outputs: Tensor) -> Row:
-            residual = outputs.softmax(1) - wanted
-            return {
-                "held_out": loss_and_accuracy(model, held_out)[0],
-                "information": float((basis @ residual).norm()) / math.sqrt(len(train)),
-                "residual": float(residual.norm()) / math.sqrt(len(train)),
-                "true": share_right(outputs[mask], true[mask]) if bool(mask.any()) else 1.0,
-                "given": share_right(outputs[mask], train.targets[mask]) if bool(mask.any()) else 1.0,
-                "test": error(model, test),
-            }
-
-        optimizer = torch.optim.SGD(model.parameters(), lr=self.rate, momentum=self.momentum)
-        Fitting(self.batch, self.steps, self.goal).train(
-            lab,
-            "curve",
-            model,
-            train,
-            optimizer,
-            order=lab.seed,
-            name=f"{corruption:.0%} wrong",
-            measure=measure,
-            corruption=corruption,
-        )
+            model, train = deepcopy(start), noisy.first(kept)
+            held_out = noisy.take(torch.arange(kept, len(noisy)))
+            watch = _Watch(model, space, train, clean.targets[:kept], mask[:kept], held_out, test)
+            optimizer = torch.optim.SGD(model.parameters(), lr=self.rate, momentum=self.momentum)
+            facts: Row = {"name": f"{corruption:.0%} wrong", "corruption": corruption, "order": lab.seed}
+            fitting.train(lab, "curve", model, train, optimizer, measure=watch, **facts)
 
     def stops(self, results: Results, seed: int) -> dict[float, dict[str, Row]]:
         """For every share: the rows of the end, of the lowest test error in hindsight, and of both rules."""
