@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from tangentlab.information.bottleneck import Encoded as Encoded
     from tangentlab.information.bottleneck import GaussianEncoder as GaussianEncoder
     from tangentlab.information.bottleneck import PropagatedEncoder as PropagatedEncoder
+    from tangentlab.information.bounds import dv_of_table as dv_of_table
+    from tangentlab.information.bounds import f_bound_of_table as f_bound_of_table
+    from tangentlab.information.bounds import gibbs as gibbs
+    from tangentlab.information.bounds import kl_divergence as kl_divergence
+    from tangentlab.information.bounds import sample_size as sample_size
     from tangentlab.information.clipping import adaptive_clip as adaptive_clip
     from tangentlab.information.clipping import clipped_backward as clipped_backward
     from tangentlab.information.closed_forms import canonical_correlations as canonical_correlations
