@@ -15,6 +15,8 @@ from tangentlab.data import (
     grid,
     sinusoid_sum,
     sinusoids,
+    spiral,
+    spiral_curve,
     yin_yang,
     yin_yang_labels,
 )
@@ -96,3 +98,13 @@ def test_a_mixture_draws_its_components_evenly():
 
 def test_the_grid_goes_row_by_row_from_the_bottom_left():
     assert grid(2).tolist() == [[-1, -1], [1, -1], [-1, 1], [1, 1]]
+
+
+def test_a_spiral_is_its_curve_with_noise_and_tells_where_on_it_a_point_is():
+    data = spiral(4000, torch.Generator().manual_seed(0), turns=2.0, radius=3.0, spread=0.1)
+    offsets = data.inputs - spiral_curve(data.targets, 2.0, 3.0)
+    assert data.inputs.shape == (4000, 2) and 0 <= float(data.targets.min()) and float(data.targets.max()) <= 1
+    assert float(offsets.std()) == pytest.approx(0.1, rel=0.05)
+    assert torch.allclose(
+        spiral_curve(torch.tensor([0.0, 1.0]), 2.0, 3.0), torch.tensor([[0.0, 0.0], [3.0, 0.0]]), atol=1e-5
+    )

@@ -177,7 +177,7 @@ class ToyGame(Experiment):
 def toy_turn(players: Mapping[str, Player], batch: tuple[Tensor, ...]) -> None:
     """One wants its outputs on noisy data to be what the other says; the other wants to be far from them."""
     inputs = batch[0] + 0.1 * torch.randn_like(batch[0])
-    one, (first, second) = players["one"].model, players["other"].model  # type: ignore[misc]
+    one, (first, second) = players["one"].model, players["other"].models
     players["other"].move(-(one(inputs).detach() - second(first(inputs))).square().mean().tanh())
     players["one"].move((one(inputs) - second(first(inputs)).detach()).square().mean())
 

@@ -21,6 +21,16 @@ TABLES: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...], li
         ((3, 28, 28),),
         [(14, 14, 64), (7, 7, 128), (4, 4, 256), (2, 2, 512)],
     ),
+    "PacGAN, table 3, generator": (
+        lambda: ConvGenerator(256, (64, 32, 16, 8), (4, 7, 14, 28), channels=3, kernel=3),
+        ((256,),),
+        [(7, 7, 32), (14, 14, 16), (28, 28, 8), (28, 28, 3)],
+    ),
+    "PacGAN, table 3, discriminator": (
+        lambda: ConvDiscriminator(3, 28, (2, 4, 8), packed=2, kernel=3, norm_first=True),
+        ((6, 28, 28),),
+        [(14, 14, 2), (7, 7, 4), (4, 4, 8)],
+    ),
     "C.4": (
         lambda: ConvEncoder(1, 28, (64, 128, 256), noise=128, latent=128),
         ((1, 28, 28),),

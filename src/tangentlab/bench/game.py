@@ -34,6 +34,11 @@ class Player:
         model = models[0] if len(models) == 1 else nn.ModuleList(models)
         return cls(model, torch.optim.Adam(model.parameters(), lr=lr, betas=betas, fused=True))
 
+    @property
+    def models(self) -> list[nn.Module]:
+        """The models that move together, as `adam` got them."""
+        return list(self.model) if isinstance(self.model, nn.ModuleList) else [self.model]
+
     def move(self, loss: Tensor, backward: Callable[[Iterable[nn.Parameter]], None] | None = None) -> None:
         """One step of the optimizer down `loss`, along which only this player's parameters get gradients.
 

@@ -14,6 +14,8 @@ from tangentlab.data.toys import (
     grid,
     sinusoid_sum,
     sinusoids,
+    spiral,
+    spiral_curve,
     yin_yang,
     yin_yang_labels,
 )
@@ -51,6 +53,8 @@ __all__ = [
     "shuffled",
     "sinusoid_sum",
     "sinusoids",
+    "spiral",
+    "spiral_curve",
     "stand_in",
     "standardize",
     "stratified_subset",

@@ -1,4 +1,4 @@
-"""Toy data sets with a known geometry: disk, yin-yang, flower manifold, Gaussian mixtures, sinusoids."""
+"""Toy data sets with a known geometry: disk, yin-yang, flower manifold, Gaussian mixtures, sinusoids, spirals."""
 
 from __future__ import annotations
 
@@ -109,3 +109,16 @@ def gaussian_grid(
 ) -> Dataset:
     """The mixture of `side * side` Gaussians on a centred grid (25 of them by default)."""
     return gaussian_mixture(count, grid(side, spacing * (side - 1) / 2), spread, generator)
+
+
+def spiral_curve(latent: Tensor, turns: float = 1.5, radius: float = 4.0) -> Tensor:
+    """The spiral `radius u (cos 2 pi turns u, sin 2 pi turns u)`, u in [0, 1]: `(n,)` to `(n, 2)`."""
+    angle = 2 * math.pi * turns * latent
+    return radius * latent[:, None] * torch.stack([angle.cos(), angle.sin()], dim=1)
+
+
+def spiral(count: int, generator: Generator, turns: float = 1.5, radius: float = 4.0, spread: float = 0.05) -> Dataset:
+    """Points of the spiral, uniform in u, with Gaussian noise; the target is u."""
+    latent = torch.rand(count, generator=generator)
+    noise = spread * torch.randn(count, 2, generator=generator)
+    return Dataset(spiral_curve(latent, turns, radius) + noise, latent, "spiral")

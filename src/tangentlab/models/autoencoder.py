@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from tangentlab.errors import InputError
-from tangentlab.models.arguments import Activation, check_positive, make_activation
+from tangentlab.models.arguments import Activation, check_positive
+from tangentlab.models.stack import dense_stack
 
 
 class AutoEncoder(nn.Module):
@@ -35,20 +36,9 @@ class AutoEncoder(nn.Module):
         if len(widths) < 2:
             raise InputError(f"The argument widths needs at least an input and a code size, got {tuple(widths)}.")
         check_positive(**{f"widths[{place}]": width for place, width in enumerate(widths)})
-        self.encoder = _stack(widths, activation, batch_norm, plain_end=linear_code)
-        self.decoder = _stack(widths[::-1], activation, batch_norm, plain_end=True)
+        self.encoder = dense_stack(widths, activation, batch_norm, plain_end=linear_code)
+        self.decoder = dense_stack(widths[::-1], activation, batch_norm, plain_end=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of the reconstructed pixels."""
         return self.decoder(self.encoder(x.flatten(1)))
-
-
-def _stack(widths: Sequence[int], activation: Activation, batch_norm: bool, plain_end: bool) -> nn.Sequential:
-    """Return a chain of linear layers with activations; `plain_end` leaves the last one linear."""
-    modules: list[nn.Module] = []
-    for place, (fan_in, fan_out) in enumerate(zip(widths[:-1], widths[1:], strict=True), start=2):
-        modules.append(nn.Linear(fan_in, fan_out))
-        if place < len(widths) or not plain_end:
-            modules += [nn.BatchNorm1d(fan_out)] if batch_norm else []
-            modules.append(make_activation(activation))
-    return nn.Sequential(*modules)

@@ -1,6 +1,7 @@
 """Convolutional generators, discriminators and encoders in the manner of DCGAN (Belghazi, Baratin et al. 2018, appendix C).
 
-Kernels of 5, stride 2, "same" padding. The numbers of feature maps are parameters; with those of the paper the tables are
+Kernels of 5 (or another odd number), stride 2, "same" padding. The numbers of feature maps are parameters; with those of the
+paper the tables are
 
 | table | network |
 |---|---|
@@ -38,35 +39,49 @@ class ConvGenerator(nn.Module):
 
     Args:
         latent: entries of z.
-        maps: feature maps of the images of all sizes but the last.
+        maps: feature maps of the images of all sizes but the last; where there are as many as sizes, the last ones are
+            mapped to the channels by a convolution that keeps the size.
         sizes: pixels on a side; each is twice the one before, or one less.
         channels: of the images.
         batch_norm: after all layers but the last.
+        kernel: pixels of a kernel, odd.
 
     Shapes:
         `(examples, latent)` to `(examples, channels, sizes[-1], sizes[-1])`, values in [-1, 1].
     """
 
     def __init__(
-        self, latent: int, maps: Sequence[int], sizes: Sequence[int], channels: int, batch_norm: bool = True
+        self,
+        latent: int,
+        maps: Sequence[int],
+        sizes: Sequence[int],
+        channels: int,
+        batch_norm: bool = True,
+        kernel: int = 5,
     ) -> None:
         super().__init__()
         check_positive(
             latent=latent, channels=channels, **{f"maps[{place}]": count for place, count in enumerate(maps)}
         )
-        if len(sizes) != len(maps) + 1 or any(2 * small - large not in (0, 1) for small, large in pairwise(sizes)):
+        if len(sizes) - len(maps) not in (0, 1) or any(
+            2 * small - large not in (0, 1) for small, large in pairwise(sizes)
+        ):
             raise InputError(
-                f"{len(maps)} sets of feature maps need {len(maps) + 1} sizes, each twice the last or one less, not {sizes}."
+                f"{len(maps)} sets of feature maps need as many sizes or one more, each twice the last or one less: {sizes}."
             )
         self.start = (maps[0], sizes[0], sizes[0])
         self.linear = nn.Linear(latent, maps[0] * sizes[0] ** 2)
         layers: list[nn.Module] = [*_normed(maps[0], batch_norm), nn.ReLU()]
-        for (before, after), (small, large) in zip(pairwise((*maps, channels)), pairwise(sizes), strict=True):
+        half = kernel // 2
+        for (before, after), (small, large) in zip(pairwise((*maps, channels)), pairwise(sizes), strict=False):
             grow = large - 2 * small + 1
-            layers.append(nn.ConvTranspose2d(before, after, 5, stride=2, padding=2, output_padding=grow))
+            layers.append(nn.ConvTranspose2d(before, after, kernel, stride=2, padding=half, output_padding=grow))
             layers += [*_normed(after, batch_norm), nn.ReLU()]
-        last = len(layers) - (2 if batch_norm else 1)
-        self.layers = nn.Sequential(*layers[:last], nn.Tanh())
+        if len(sizes) == len(maps):
+            layers.append(nn.Conv2d(maps[-1], channels, kernel, padding=half))
+        else:
+            layers = layers[: -2 if batch_norm else -1]
+        self.layers = nn.Sequential(*layers, nn.Tanh())
 
     def forward(self, z: Tensor) -> Tensor:
         """Images of a batch of codes."""
@@ -84,6 +99,8 @@ class ConvDiscriminator(nn.Module):
         activation: after every layer.
         batch_norm: after all convolutions but the first.
         packed: images that are judged together, as further channels (PacGAN).
+        kernel: pixels of a kernel, odd.
+        norm_first: batch norm after the first convolution as well.
 
     Shapes:
         `(examples, packed * channels, pixels, pixels)`, and `(examples, latent)`, to `(examples,)`.
@@ -99,9 +116,18 @@ class ConvDiscriminator(nn.Module):
         activation: Activation = LEAKY,
         batch_norm: bool = True,
         packed: int = 1,
+        kernel: int = 5,
+        norm_first: bool = False,
     ) -> None:
         super().__init__()
-        self.features, size = _convolutions(packed * channels, pixels, maps, activation, batch_norm, first_plain=True)
+        self.features, size = _convolutions(
+            packed * channels,
+            pixels,
+            maps,
+            activation,
+            [batch_norm and norm_first, *[batch_norm] * (len(maps) - 1)],
+            kernel,
+        )
         flat = maps[-1] * size**2 + latent
         hidden = [nn.Linear(flat, head), make_activation(activation)] if head else []
         self.latent, self.head = latent, nn.Sequential(*hidden, nn.Linear(head or flat, 1))
@@ -136,7 +162,7 @@ class ConvEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.noise = noise
-        self.features, size = _convolutions(channels + noise, pixels, maps, "relu", batch_norm, first_plain=False)
+        self.features, size = _convolutions(channels + noise, pixels, maps, "relu", [batch_norm] * len(maps))
         whole = nn.Conv2d(maps[-1], maps[-1], size)
         self.head = nn.Sequential(
             whole, *_normed(maps[-1], batch_norm), nn.ReLU(), nn.Flatten(), nn.Linear(maps[-1], latent)
@@ -150,14 +176,14 @@ class ConvEncoder(nn.Module):
 
 
 def _convolutions(
-    channels: int, pixels: int, maps: Sequence[int], activation: Activation, batch_norm: bool, first_plain: bool
+    channels: int, pixels: int, maps: Sequence[int], activation: Activation, norms: Sequence[bool], kernel: int = 5
 ) -> tuple[nn.Sequential, int]:
-    """Halving convolutions, and the size of the images that they leave."""
+    """Halving convolutions, each with or without batch norm, and the size of the images that they leave."""
     check_positive(channels=channels, pixels=pixels, **{f"maps[{place}]": count for place, count in enumerate(maps)})
     layers: list[nn.Module] = []
-    for place, (before, after) in enumerate(pairwise((channels, *maps))):
-        layers.append(nn.Conv2d(before, after, 5, stride=2, padding=2))
-        layers += [*_normed(after, batch_norm and not (first_plain and place == 0)), make_activation(activation)]
+    for (before, after), norm in zip(pairwise((channels, *maps)), norms, strict=True):
+        layers.append(nn.Conv2d(before, after, kernel, stride=2, padding=kernel // 2))
+        layers += [*_normed(after, norm), make_activation(activation)]
         pixels = (pixels + 1) // 2
     return nn.Sequential(*layers), pixels
 
