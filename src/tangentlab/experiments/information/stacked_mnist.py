@@ -57,8 +57,8 @@ class StackedMnist(Experiment):
     name = "stacked-mnist"
     title = "A thousand modes of stacked digits"
     question = (
-        "Three random digits are the channels of an image: 1000 modes. A DCGAN learns them alone, with packed samples, or while "
-        "it raises the information between samples and a code. How many modes do 26,000 samples hit, and how evenly?"
+        "Three random digits are the channels of an image: 1000 modes. A DCGAN learns them alone, with packed samples, or "
+        "while it raises the information between samples and a code. How many modes do 26,000 samples hit, and how evenly?"
     )
     chapter = Chapter.INFORMATION
     place = "table 5.1 and figure 5.5"
