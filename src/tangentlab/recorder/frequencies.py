@@ -7,7 +7,7 @@ from math import nan
 import torch
 from torch import Tensor
 
-from tangentlab.recorder.likelihoods import loss_for
+from tangentlab.recorder.likelihoods import loss_slopes
 from tangentlab.recorder.probes import View
 from tangentlab.spectral.kernel_basis import KernelBasis, band_norms
 
@@ -51,12 +51,5 @@ def _name(band: range) -> str:
 
 def _drive(view: View) -> Tensor | None:
     """`-dl/df` of every example at the outputs looked at, `(c, n)` in float64; None where there is no loss."""
-    if view.likelihood is None or view.labels is None:
-        return None
-    loss = loss_for(view.likelihood)
-    if loss is None:
-        return None
-    with torch.enable_grad():
-        logits = view.logits.detach().requires_grad_()
-        (slopes,) = torch.autograd.grad(loss(logits, view.labels).sum(), logits)
-    return -slopes.flatten(1)[:, view.outputs].t().double().cpu()
+    found = None if view.labels is None else loss_slopes(view.likelihood, view.logits, view.labels)
+    return None if found is None else -found[:, view.outputs].t()

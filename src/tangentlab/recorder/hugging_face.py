@@ -21,12 +21,9 @@ def hugging_face_callback(recorder: TangentRecorder) -> Any:
     saved as `tangent_recorder.pt` in every checkpoint, and taken up from there by `resume_from_checkpoint`. Where it is
     not there, the recorder joins at the Trainer's step.
     """
-    try:
-        from transformers import TrainerCallback
-    except ImportError as error:
-        raise InputError("This needs transformers: pip install 'tangentlab[transformers]'.") from error
+    base = trainer_callback_class()
 
-    class TangentRecorderCallback(TrainerCallback):  # type: ignore[misc]
+    class TangentRecorderCallback(base):  # type: ignore[misc, valid-type]
         """Passes the Trainer's events on to a `TangentRecorder`."""
 
         def __init__(self) -> None:
@@ -68,3 +65,12 @@ def hugging_face_callback(recorder: TangentRecorder) -> Any:
                 recorder.finish()
 
     return TangentRecorderCallback()
+
+
+def trainer_callback_class() -> Any:
+    """The `TrainerCallback` of transformers."""
+    try:
+        from transformers import TrainerCallback
+    except ImportError as error:
+        raise InputError("This needs transformers: pip install 'tangentlab[transformers]'.") from error
+    return TrainerCallback

@@ -21,7 +21,7 @@ def lightning_callback(recorder: TangentRecorder) -> Any:
     checkpoints; a fit that goes on from one without it is joined at its step. In distributed training the process of rank 0
     records.
     """
-    base = _callback_class()
+    base = callback_class()
 
     class TangentRecorderCallback(base):  # type: ignore[misc, valid-type]
         """Passes Lightning's events on to a `TangentRecorder`."""
@@ -35,7 +35,7 @@ def lightning_callback(recorder: TangentRecorder) -> Any:
             if trainer.is_global_zero:
                 total = trainer.estimated_stepping_batches
                 self._seen = trainer.global_step
-                with _derivatives_allowed():
+                with derivatives_allowed():
                     recorder.start(int(total) if isfinite(total) and total > 0 else None, trainer.global_step)
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -44,13 +44,13 @@ def lightning_callback(recorder: TangentRecorder) -> Any:
                 return
             self._seen = trainer.global_step
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-            with _derivatives_allowed():
+            with derivatives_allowed():
                 recorder.step(loss=loss)
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
             """After the last update."""
             if trainer.is_global_zero:
-                with _derivatives_allowed():
+                with derivatives_allowed():
                     recorder.finish()
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -68,11 +68,13 @@ def lightning_callback(recorder: TangentRecorder) -> Any:
     return TangentRecorderCallback()
 
 
-def _derivatives_allowed() -> Any:
+def derivatives_allowed() -> Any:
+    """Lightning may call its callbacks in inference mode, where nothing can be differentiated."""
     return torch.inference_mode(False)
 
 
-def _callback_class() -> Any:
+def callback_class() -> Any:
+    """Lightning's `Callback`, under either name of the package."""
     for package in ("lightning.pytorch", "pytorch_lightning"):
         try:
             return import_module(package).Callback

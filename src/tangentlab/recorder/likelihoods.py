@@ -65,6 +65,20 @@ def loss_for(likelihood: Likelihood) -> LossFunction | None:
     return loss
 
 
+def loss_slopes(likelihood: Likelihood | None, outputs: Tensor, labels: Tensor) -> Tensor | None:
+    """dl/df of every example, `(n, outputs)` on the CPU in float64.
+
+    `f - y` for real targets, probability minus label for classes; None where there is no likelihood, or none with a loss.
+    """
+    loss = None if likelihood is None else loss_for(likelihood)
+    if loss is None:
+        return None
+    with torch.enable_grad():
+        leaves = outputs.detach().requires_grad_()
+        (slopes,) = torch.autograd.grad(loss(leaves, labels).sum(), leaves)
+    return slopes.flatten(1).double().cpu()
+
+
 def probabilities(labels: Tensor) -> Tensor:
     """Labels of two classes as probabilities of the second: integers (0 and 1, -1 and 1) by their sign, others as they are."""
     return labels if labels.is_floating_point() else (labels > 0).double()

@@ -8,6 +8,7 @@ A measure of your own is any such function; its numbers are called `{probe}/{nam
 * `uncentred`: the spectrum, and KA layer by layer, of the kernels as they are (not by default);
 * `linearity`: similarity with the start of training;
 * `frequencies`: how much of the target has been learnt, by bands of kernel eigenvectors (not by default);
+* `information`: the error, split by the leading eigenvectors of the first kernel (not by default);
 * `curvature`: traces of the Fisher matrix and of the Hessian (costs a few backward passes, so on the first probe only).
 """
 
@@ -26,6 +27,7 @@ from tangentlab.kernels.similarity import label_alignment
 from tangentlab.kernels.spectrum import kernel_spectrum
 from tangentlab.linearized.linearity import linearity as compared
 from tangentlab.recorder.frequencies import frequencies
+from tangentlab.recorder.information import information
 from tangentlab.recorder.likelihoods import loss_for, probabilities
 from tangentlab.recorder.probes import View
 from tangentlab.recorder.traces import curvature
@@ -133,11 +135,12 @@ NAMED: dict[str, Callable[..., dict[str, float]]] = {
     "alignment": alignment,
     "linearity": linearity,
     "frequencies": frequencies,
+    "information": information,
     "curvature": curvature,
 }
 DEFAULT = ("performance", "spectrum", "alignment", "linearity", "complexity", "curvature")
 FIRST_PROBE_ONLY = ("curvature",)
-NEED_A_LOSS = {"performance": "loss", "frequencies": "learnt", "curvature": "hessian_trace"}
+NEED_A_LOSS = {"performance": "loss", "frequencies": "learnt", "information": "residual", "curvature": "hessian_trace"}
 
 
 def measures_of(chosen: Any) -> dict[str, Measure]:
