@@ -332,3 +332,14 @@ def test_a_vector_of_another_model_is_refused() -> None:
     for kind in (tl.PushForwardDense, tl.PushForwardImplicit):
         with pytest.raises(InputError, match="belongs to other parameters"):
             tl.Jacobian(model, x, kind) @ other
+
+
+@every_entry
+@pytest.mark.parametrize("what", ["model", "inputs", "targets"])
+def test_tensors_without_values_are_refused(entry: str, what: str) -> None:
+    model, x, y = nn.Linear(3, 2), torch.randn(4, 3), torch.zeros(4).long()
+    if what == "model":
+        model = model.to("meta")
+    batch = {"model": (x, y), "inputs": (x.to("meta"), y), "targets": (x, y.to("meta"))}[what]
+    with pytest.raises(InputError, match="'meta'"):
+        ENTRIES[entry](model, batch)

@@ -251,10 +251,16 @@ def _require_trainable(parameters: dict[str, nn.Parameter]) -> None:
             raise InputError(f"Parameter {name!r} was made in torch.inference_mode(): make the model outside of it.")
         if parameter.is_complex():
             raise InputError(f"Parameter {name!r} is complex: only real parameters have a Jacobian here.")
+        if parameter.is_meta:
+            raise InputError(
+                f"Parameter {name!r} is on the device 'meta' and has no values: materialize the model first."
+            )
 
 
 def _refuse_tensors(batch: Any) -> None:
     for leaf in parts_of(batch):
+        if isinstance(leaf, Tensor) and leaf.is_meta:
+            raise InputError("The batch holds a tensor on the device 'meta', which has no values: pass real data.")
         if isinstance(leaf, Tensor) and leaf.is_nested:
             raise InputError(
                 "The batch holds a nested tensor, whose examples have different lengths: pad it (x.to_padded_tensor(0.0), with "
