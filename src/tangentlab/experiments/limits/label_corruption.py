@@ -21,6 +21,7 @@ from tangentlab.experiments.limits._measures import cut_short, share_right
 from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_below, panels, step_axis
 from tangentlab.linearized import InformationSpace, information_space
 from tangentlab.models import MLP
+from tangentlab.recorder.stopping import Patience
 
 RULES = {"held_out": "validation on noisy labels", "information": "residual in the information space"}
 
@@ -195,7 +196,7 @@ class LabelCorruption(Experiment):
             "Left: accuracy on the training labels, corrupted ones included, and on the test labels, at the end of a training "
             "that fits all labels. Right: accuracy on the test labels when the training is stopped early, where the loss on "
             f"held-out labels (as corrupted) or the residual in the {self.directions} leading directions of the initial "
-            "tangent kernel is least. Mean over seeds, all seeds as a band.",
+            "tangent kernel is least, found with the patience of `InformationStopping`. Mean over seeds, all seeds as a band.",
         )
 
     def _dynamics(self, results: Results) -> Picture:
@@ -227,10 +228,10 @@ class LabelCorruption(Experiment):
 
 
 def stopped_at(rows: Sequence[Row], column: str, patience: float) -> Row:
-    """The row with the lowest value that is found when a training is given up `patience` times the elapsed steps later."""
-    best = rows[0]
+    """The row with the lowest value when a training is given up as `InformationStopping` gives it up."""
+    rule, best = Patience(patience), rows[0]
     for row in rows:
-        if row["step"] > (1 + patience) * max(best["step"], 10):
+        best = row if rule.improved(row["step"], row[column]) else best
+        if rule.exhausted(row["step"]):
             break
-        best = row if row[column] < best[column] else best
     return best
