@@ -1,4 +1,4 @@
-"""The figures of docs/limits.md: how SGD writes into a network, drawn from the network itself, and those of the desk results.
+"""The figures of docs/limits.md and docs/information-space.md: how SGD writes into a network, drawn from the network itself, and those of the desk results.
 
 `python scripts/limits_figures.py` writes docs/img/limits_*.svg (half a minute).
 """
@@ -28,6 +28,8 @@ FROM_DESK = {
     "thresholds": ("sgd-emulation", "thresholds"),
     "learners": ("parity-learners", "learners"),
     "tradeoff": ("batch-precision", "trade-off"),
+    "mixture": ("corrupted-clusters", "spectrum"),
+    "clusters": ("corrupted-clusters", "labels"),
 }
 
 
