@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tangentlab.experiments.limits.emulator_kernel import EmulatorKernel as EmulatorKernel
     from tangentlab.experiments.limits.hidden_units import HiddenUnits as HiddenUnits
     from tangentlab.experiments.limits.infinite_width import InfiniteWidth as InfiniteWidth
+    from tangentlab.experiments.limits.information_stopping import InformationStoppingRule as InformationStoppingRule
     from tangentlab.experiments.limits.junk_bound import JunkBound as JunkBound
     from tangentlab.experiments.limits.label_corruption import LabelCorruption as LabelCorruption
     from tangentlab.experiments.limits.lazy_parities import LazyParities as LazyParities
