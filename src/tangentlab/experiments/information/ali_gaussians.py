@@ -24,6 +24,7 @@ from tangentlab.experiments import (
 from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments.information._games import DenseCritic, DenseGenerator
 from tangentlab.experiments.information._inference import RIVALS, Networks, compete
+from tangentlab.experiments.information._measures import last_rows
 from tangentlab.figures.style import band, label, legend_outside, panels
 from tangentlab.information import coverage_of_points, reconstruction_error
 
@@ -132,8 +133,7 @@ class AliGaussians(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """All from the last rows of the log."""
-        rows = results.table("reconstruction", seed=seed).rows
-        last = {row["rival"]: row for row in sorted(rows, key=lambda row: row["step"])}
+        last = last_rows(results, "reconstruction", seed, "rival")
 
         def gap(first: str, second: str, column: str) -> float:
             return float(last[first][column] - last[second][column])

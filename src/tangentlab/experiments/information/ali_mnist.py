@@ -24,6 +24,7 @@ from tangentlab.experiments._images import for_trial
 from tangentlab.experiments.information._classifier import digit_classifier, in_unit_range, predictions
 from tangentlab.experiments.information._games import LEAKY
 from tangentlab.experiments.information._inference import RIVALS, Networks, compete
+from tangentlab.experiments.information._measures import last_rows
 from tangentlab.figures.style import INK, PALETTE, label, panels
 from tangentlab.information import Convolutional, ms_ssim, reconstruction_error
 from tangentlab.models import ConvDiscriminator, ConvEncoder, ConvGenerator
@@ -143,14 +144,9 @@ class AliMnist(Experiment):
         if game.step == game.steps:
             lab.save_array(f"shown-{rival}", reconstructed[:8].half())
 
-    def last(self, results: Results, seed: int) -> dict[str, dict[str, float]]:
-        """The last row of every rival."""
-        rows = sorted(results.table("reconstruction", seed=seed).rows, key=lambda row: row["step"])
-        return {row["rival"]: {column: float(row[column]) for column in COLUMNS} for row in rows}
-
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """Differences between rivals at the end."""
-        last = self.last(results, seed)
+        last = last_rows(results, "reconstruction", seed, "rival")
         alice = max(last["alice-l2"]["similarity"], last["alice-adv"]["similarity"])
         return {
             "M5-error": last["ali"]["error"] - last["mine"]["error"],
@@ -163,7 +159,7 @@ class AliMnist(Experiment):
         """The table as points, ours and the paper's, and some reconstructions."""
         figure, (row,) = panels(3, sharey=True)
         places = {rival: len(RIVALS) - 1 - place for place, rival in enumerate(RIVALS)}
-        found = [self.last(results, seed) for seed in results.seeds]
+        found = [last_rows(results, "reconstruction", seed, "rival") for seed in results.seeds]
         for axes, (column, what) in zip(row, COLUMNS.items(), strict=True):
             for rival, place in places.items():
                 values = [one[rival][column] for one in found]

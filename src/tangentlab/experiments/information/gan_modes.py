@@ -26,6 +26,7 @@ from tangentlab.experiments import (
 )
 from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments.information._games import DenseCritic, DenseGenerator, GanTurn, Information
+from tangentlab.experiments.information._measures import last_rows
 from tangentlab.figures.style import band, heatmap, label, legend_outside, panels
 from tangentlab.information import Coverage, coverage_of_modes, coverage_of_points
 
@@ -110,7 +111,7 @@ class GanModes(Experiment):
             found = coverage(name, samples())
             facts = {"modes": found.modes, "reverse_kl": found.reverse_kl, "good": found.good_share}
             lab.log("coverage", data=name, beta=beta, step=game.step, **facts)
-            if game.step == min(self.judged, self.steps):
+            if game.step == min(self.judged, game.steps):
                 lab.save_array(f"samples-{name}-{beta:g}", samples())
 
         information = Information(beta)
@@ -129,9 +130,7 @@ class GanModes(Experiment):
         """All from the log, at the printed number of iterations."""
 
         def at_end(name: str, beta: float, column: str) -> float:
-            rows = results.table("coverage", seed=seed, data=name, beta=beta).rows
-            last = max((row for row in rows if row["step"] <= self.judged), key=lambda row: row["step"])
-            return float(last[column])
+            return float(last_rows(results, "coverage", seed, "beta", self.judged, data=name)[beta][column])
 
         def gain(name: str, column: str) -> float:
             return at_end(name, 1.0, column) - at_end(name, 0.0, column)

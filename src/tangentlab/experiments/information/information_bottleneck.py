@@ -26,6 +26,7 @@ from tangentlab.experiments import (
 from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import some_of
 from tangentlab.experiments.information._games import Information
+from tangentlab.experiments.information._measures import last_rows
 from tangentlab.figures.style import INK, label, panels
 from tangentlab.information import (
     AdditiveEncoder,
@@ -182,8 +183,7 @@ class InformationBottleneck(Experiment):
 
     def errors(self, results: Results, seed: int) -> dict[str, float]:
         """Test error of every row at the end, in percent."""
-        rows = sorted(results.table("error", seed=seed).rows, key=lambda row: row["step"])
-        return {row["arm"]: float(row["error"]) for row in rows}
+        return {arm: float(row["error"]) for arm, row in last_rows(results, "error", seed, "arm").items()}
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """Differences of test errors."""

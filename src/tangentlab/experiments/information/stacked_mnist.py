@@ -27,6 +27,7 @@ from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments._images import for_trial
 from tangentlab.experiments.information._classifier import digit_classifier, in_unit_range, predictions
 from tangentlab.experiments.information._games import GanTurn, Information
+from tangentlab.experiments.information._measures import last_rows
 from tangentlab.figures.style import band, label, legend_outside, panels
 from tangentlab.information import Convolutional, Coverage, coverage_of_modes
 from tangentlab.models import ConvDiscriminator, ConvGenerator
@@ -176,8 +177,7 @@ class StackedMnist(Experiment):
 
     def measure(self, results: Results, seed: int) -> dict[str, float | str]:
         """All from the last rows of the log."""
-        rows = sorted(results.table("coverage", seed=seed).rows, key=lambda row: row["step"])
-        last = {row["arm"]: row for row in rows}
+        last = last_rows(results, "coverage", seed, "arm")
         mine, gan = last["mine"], last["gan"]
         return {
             "M4-modes": mine["modes"] - gan["modes"],
