@@ -1,4 +1,4 @@
-"""The figures of docs/limits.md and docs/information-space.md: how SGD writes into a network, drawn from the network itself, and those of the desk results.
+"""Figures of docs/limits.md and docs/information-space.md: how SGD writes into a network, and those of the desk results.
 
 `python scripts/limits_figures.py` writes docs/img/limits_*.svg (half a minute).
 """
