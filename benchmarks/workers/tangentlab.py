@@ -82,16 +82,15 @@ def diag(task: Task) -> Prepared:
 
 
 def fvp(task: Task) -> Prepared:
-    """Implicit products; the matrix keeps what it can between them."""
+    """Implicit products inside one `frozen()` block: what `torch.func.linearize` promises by construction."""
     problem = common.problem(task)
     shared = [_pvector(problem, flat) for flat in common.vectors(task)]
 
     def run() -> list[PVector]:
         matrix = _fisher(problem, PMatImplicit, "exact")
-        first = matrix.mv(shared[0])
-        for vector in shared[1:]:
-            last = matrix.mv(vector)
-        return [first, last]
+        with matrix.frozen():
+            products = [matrix.mv(vector) for vector in shared]
+        return [products[0], products[-1]]
 
     def values(result: list[PVector]) -> dict:
         return common.vector_values(first=_flat(result[0]), last=_flat(result[1]))

@@ -325,6 +325,67 @@ def test_whatever_changes_is_noticed_and_the_result_is_exact_or_refused(name: st
         torch.testing.assert_close(found.double(), true_kernel(model, x).double(), **rough)
 
 
+IMAGES = torch.randn(5, 2, 8, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+def convolutions() -> nn.Sequential:
+    torch.manual_seed(0)
+    body = [
+        nn.Conv2d(2, 3, 3, padding=1),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(3, 4, 3),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+    ]
+    return nn.Sequential(*body, nn.Linear(4, 2)).double()
+
+
+IMAGE_CHANGES: dict[str, Change] = {
+    "a patched convolution": lambda model: patched(F, "conv2d", tripled(F.conv2d)),
+    "a patched method of the convolution": lambda model: patched(
+        nn.Conv2d, "_conv_forward", tripled(nn.Conv2d._conv_forward)
+    ),
+    "what a choice between functions comes to": lambda model: patched(torch, "max_pool2d", mixing(torch.max_pool2d)),
+    "a patched choice between functions": lambda model: patched(F, "max_pool2d", tripled(F.max_pool2d)),
+    "a patched mean": lambda model: patched(F, "avg_pool2d", tripled(F.avg_pool2d)),
+    "another divisor": lambda model: setattr(model[4], "divisor_override", 3),
+    "another padding": lambda model: setattr(model[0], "padding_mode", "circular"),
+    "a method of its own": lambda model: setattr(
+        model[0], "_conv_forward", lambda x, w, b: 2 * F.conv2d(x, w, b, 1, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IMAGE_CHANGES)
+def test_what_changes_in_a_chain_of_convolutions_is_noticed(name: str) -> None:
+    model = convolutions()
+    tl.NTK(model, IMAGES)
+    kept = standing._known[model]
+    assert kept.holds(model) and kept.settled
+    with IMAGE_CHANGES[name](model) or nullcontext():
+        assert not kept.holds(model)
+        try:
+            found = tl.NTK(model, IMAGES).data
+        except TangentlabError:
+            assert name == "what a choice between functions comes to"
+            return
+        torch.testing.assert_close(found, true_kernel(model, IMAGES))
+
+
+def test_a_chain_of_convolutions_is_proved_once_unless_it_pads_by_a_list(proofs: list[int]) -> None:
+    model = convolutions()
+    for _ in range(3):
+        torch.testing.assert_close(tl.NTK(model, IMAGES).data, true_kernel(model, IMAGES))
+    before = len(proofs)
+    tl.NTK(model, IMAGES + 1)
+    assert len(proofs) == before
+    circular = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(192, 2))
+    for _ in range(2):
+        tl.NTK(circular.double(), IMAGES)
+    assert len(proofs) == before + 2
+
+
 def test_a_batch_of_a_class_of_its_own_is_looked_at_anew() -> None:
     model, x = chain(), X.clone().as_subclass(Doubled)
     tl.NTK(model, X)

@@ -272,7 +272,7 @@ def test_batches_of_other_sizes_of_images_are_not_joined() -> None:
 def test_squares_of_products_do_not_depend_on_how_many_are_made_at_once(
     monkeypatch: pytest.MonkeyPatch, outputs: tuple[int, int], bytes_at_once: int
 ) -> None:
-    monkeypatch.setattr(contractions, "CACHE_BYTES", bytes_at_once)
+    monkeypatch.setattr(contractions, "_SQUARES_BYTES", bytes_at_once)
     left, right = draw(outputs[0], 7, 2, 3, 4), draw(outputs[1], 7, 2, 3, 5)
     gradients = torch.einsum("kngtr,kngtc->kngrc", left.expand(2, *left.shape[1:]), right.expand(2, *right.shape[1:]))
     assert close(contractions.square_sum_of_products(left, right), gradients.square().sum((0, 1)))

@@ -19,20 +19,23 @@ _SHORT = _run is not None and _vmap is not None and hasattr(torch._C, "_len_torc
 """Whether this version of torch has what the short way needs."""
 
 
-def backward(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batched: bool = False) -> list[Tensor | None]:
+def backward(
+    outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batched: bool = False, keep: bool = True
+) -> list[Tensor | None]:
     """Gradients of sum(outputs * cotangents) in the inputs, for all of `cotangents` (K, ...) at once if batched.
 
-    The graph is kept; an input that plays no part has None. A function mode of the user's is off inside of
-    `torch.autograd.grad`, where checkpoints run the forward again, so that under one this way is taken. Cotangents are put in
-    order in memory: torch's own gradients of an instance norm are wrong for others.
+    keep: the graph is for another pass; else what it holds is freed on the way. An input that plays no part has None. A
+    function mode of the user's is off inside of `torch.autograd.grad`, where checkpoints run the forward again, so that under
+    one this way is taken. Cotangents are put in order in memory: torch's own gradients of an instance norm are wrong for
+    others.
     """
     cotangents = cotangents.contiguous()
     if not _SHORT or torch._C._len_torch_function_stack() or not _fit(outputs, cotangents, batched):
-        options = {"is_grads_batched": batched, "retain_graph": True, "allow_unused": True}
+        options = {"is_grads_batched": batched, "retain_graph": keep, "allow_unused": True}
         return list(torch.autograd.grad(outputs, inputs, cotangents, **options))
     if not batched:
-        return list(_pass(outputs, inputs, cotangents))
-    several = _vmap(lambda cotangent: _pass(outputs, inputs, cotangent), allow_none_pass_through=True)
+        return list(_pass(outputs, inputs, cotangents, keep))
+    several = _vmap(lambda cotangent: _pass(outputs, inputs, cotangent, keep), allow_none_pass_through=True)
     return list(several(cotangents))
 
 
@@ -43,6 +46,6 @@ def _fit(outputs: Tensor, cotangents: Tensor, batched: bool) -> bool:
     return cotangents.shape[batched:] == outputs.shape
 
 
-def _pass(outputs: Tensor, inputs: Sequence[Any], cotangent: Tensor) -> tuple[Tensor | None, ...]:
+def _pass(outputs: Tensor, inputs: Sequence[Any], cotangent: Tensor, keep: bool) -> tuple[Tensor | None, ...]:
     """outputs, cotangents, keep the graph, make none of the gradients, inputs, allow unused ones, accumulate nothing."""
-    return _run((outputs,), (cotangent,), True, False, tuple(inputs), True, accumulate_grad=False)
+    return _run((outputs,), (cotangent,), keep, False, tuple(inputs), True, accumulate_grad=False)

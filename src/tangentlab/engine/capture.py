@@ -63,12 +63,14 @@ def versions_of(inputs: Inputs) -> tuple[int, ...]:
 class Captured:
     """Outputs (N, ...) with their graph, and the calls in the order in which they happened.
 
-    `hooked`: the forward hung a hook on a tensor, which may change the gradients behind it.
+    `hooked`: the forward hung a hook on a tensor, which may change the gradients behind it. `since`: the number of the first
+    operation of this forward in autograd's count.
     """
 
     outputs: Tensor
     calls: list[Call]
     hooked: bool = False
+    since: int = 0
 
     @property
     def examples(self) -> int:
@@ -87,13 +89,14 @@ def capture(network: Network, batch: Any, groups: Iterable[Group], stands: bool 
     hung: list[Tensor] = []
     sites = {id(site.module): site for group in groups for site in group.sites}
     hooks = _hooks(sites.values(), _recorder(calls))
+    since = torch.autograd._get_sequence_nr()
     with grad_mode(), TURN if stands else same_attributes(network.model), hooks, _noted_tensor_hooks(hung):
         outputs = network(batch, stands)
     require_finite(outputs, "The outputs of the model")
     if not outputs.requires_grad:
         raise ModelError(NO_DEPENDENCE)
     network.dependence.note(outputs, network.parameters().values())
-    return Captured(outputs, calls, bool(hung))
+    return Captured(outputs, calls, bool(hung), since)
 
 
 @contextmanager
@@ -163,20 +166,21 @@ def one_at_a_time(calls: Iterable[Call]) -> bool:
     return sum(torch.Size(call.output_shape).numel() for call in calls) > VMAP_CELLS
 
 
-def output_gradients(outputs: Tensor, calls: Sequence[Call], cotangents: Tensor) -> list[Tensor]:
+def output_gradients(outputs: Tensor, calls: Sequence[Call], cotangents: Tensor, keep: bool = True) -> list[Tensor]:
     """Gradients (K, *output shape) of sum(outputs * cotangents[k]) at the calls, for cotangents (K, *outputs.shape).
 
-    Small batches take one vmapped backward, large ones a loop that fills the result in place. The graph is kept.
+    Small batches take one vmapped backward, large ones a loop that fills the result in place. The graph is kept, or may be
+    used up.
     """
     if not calls:
         return []
     edges, count = [call.edge for call in calls], cotangents.shape[0]
     if count == 1 or not one_at_a_time(calls):
-        grads = batched_grad(outputs, edges, cotangents)
+        grads = batched_grad(outputs, edges, cotangents, keep)
         return [_or_zeros(g, c, count, outputs) for g, c in zip(grads, calls, strict=True)]
     result: list[Tensor] = []
     for k, cotangent in enumerate(cotangents):
-        grads = gradients(outputs, edges, cotangent)
+        grads = gradients(outputs, edges, cotangent, keep=keep or k + 1 < count)
         if not result:
             result = [
                 (outputs if g is None else g).new_empty((count, *c.output_shape))
@@ -195,8 +199,11 @@ def _or_zeros(grad: Tensor | None, call: Call, count: int, like: Tensor) -> Tens
     return like.new_zeros(shape) if grad is None else grad.reshape(shape)
 
 
-def batched_grad(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor) -> list[Tensor | None]:
-    """`torch.autograd.grad` for K cotangents at once: vmapped if K > 1 and possible, else one after the other."""
+def batched_grad(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, keep: bool = True) -> list[Tensor | None]:
+    """`torch.autograd.grad` for K cotangents at once: vmapped if K > 1 and possible, else one after the other.
+
+    keep: not to use up the graph, which is kept anyway where there are several cotangents.
+    """
     if cotangents.shape[0] > 1:
         try:
             with warnings.catch_warnings():
@@ -204,7 +211,8 @@ def batched_grad(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor) -> 
                 return gradients(outputs, inputs, cotangents, batched=True)
         except (RuntimeError, TypeError, ValueError):  # an operation that vmap does not know; the loop decides
             pass
-    columns = zip(*(gradients(outputs, inputs, one) for one in cotangents), strict=True)
+    keep = keep or len(cotangents) > 1
+    columns = zip(*(gradients(outputs, inputs, one, keep=keep) for one in cotangents), strict=True)
     return [_stacked(column) for column in columns]
 
 
@@ -216,10 +224,12 @@ def _stacked(column: Sequence[Tensor | None]) -> Tensor | None:
     return None if like is None else torch.stack([torch.zeros_like(like) if grad is None else grad for grad in column])
 
 
-def gradients(outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batched: bool = False) -> list[Tensor | None]:
+def gradients(
+    outputs: Tensor, inputs: Sequence[Any], cotangents: Tensor, batched: bool = False, keep: bool = True
+) -> list[Tensor | None]:
     """`torch.autograd.grad` that keeps the graph, ignores gradient hooks on parameters and never gives sparse tensors."""
     with TURN, without_hooks([leaf for leaf in inputs if isinstance(leaf, Tensor)]):
-        grads = backward(outputs, [*inputs, *companions(outputs)], cotangents, batched)[: len(inputs)]
+        grads = backward(outputs, [*inputs, *companions(outputs)], cotangents, batched, keep)[: len(inputs)]
     return [grad.to_dense() if grad is not None and grad.is_sparse else grad for grad in grads]
 
 
@@ -270,21 +280,24 @@ class Route:
 
 
 def structured_factors(
-    outputs: Tensor, routes: Sequence[Route], cotangents: Tensor, dtype: torch.dtype
+    outputs: Tensor, routes: Sequence[Route], cotangents: Tensor, dtype: torch.dtype, keep: bool = True
 ) -> dict[Group, OuterSum]:
     """Gradients of sum(outputs[n] * cotangents[k, n]) for every k, n and every group that has uses.
 
     Args:
         cotangents: (K, N, ...).
         dtype: one type for all layers, so that what is made of them can be put together.
+        keep: the graph is for another pass.
     """
-    return factors_of(routes, call_gradients(outputs, routes, cotangents), dtype)
+    return factors_of(routes, call_gradients(outputs, routes, cotangents, keep), dtype)
 
 
-def call_gradients(outputs: Tensor, routes: Sequence[Route], cotangents: Tensor) -> dict[int, Tensor]:
+def call_gradients(
+    outputs: Tensor, routes: Sequence[Route], cotangents: Tensor, keep: bool = True
+) -> dict[int, Tensor]:
     """Output-gradients (K, ...) at the calls that the routes use, by the `id` of the call."""
     calls = {id(use.call): use.call for route in routes for use in route.uses}
-    return dict(zip(calls, output_gradients(outputs, list(calls.values()), cotangents), strict=True))
+    return dict(zip(calls, output_gradients(outputs, list(calls.values()), cotangents, keep), strict=True))
 
 
 def factors_of(routes: Sequence[Route], grads: Mapping[int, Tensor], dtype: torch.dtype) -> dict[Group, OuterSum]:

@@ -122,6 +122,21 @@ def coarsest_type(outputs: Tensor) -> torch.dtype:
     return coarsest
 
 
+def all_since(outputs: Tensor, number: int) -> bool:
+    """Whether no operation of the graph is older than this number: a graph that nobody but its last forward has a part in."""
+    seen: set[Node] = set()
+    stack = [outputs.grad_fn] if outputs.grad_fn is not None else []
+    while stack:
+        node: Any = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node._sequence_nr() < number:
+            return False
+        stack += [child for child, _ in _edges(node)]
+    return True
+
+
 def reaches(outputs: Tensor, leaves: Iterable[Tensor], beyond: Node | None = None) -> bool:
     """Whether one of the leaves can be reached from the outputs without passing `beyond`; the walk ends at the first."""
     wanted = {id(leaf) for leaf in leaves}

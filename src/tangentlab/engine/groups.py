@@ -48,6 +48,10 @@ class Group:
     sites: tuple[Site, ...] = field(repr=False, default=())
     reason: str = ""
 
+    def __hash__(self) -> int:
+        """By the names alone: groups are looked up many times per call."""
+        return hash(self.names)
+
     @property
     def name(self) -> str:
         """Module name for a layer's (weight, bias), else the parameter's name."""

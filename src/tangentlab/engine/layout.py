@@ -272,8 +272,13 @@ def _parameter(model: nn.Module, name: str) -> nn.Parameter | None:
 
 def covers(pattern: str, name: str) -> bool:
     """Whether a name or glob means a parameter or a module that it is below. A star stands for dots too."""
+    if not _WILD.intersection(pattern):
+        return name == pattern or name.startswith(f"{pattern}.")
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:depth]), pattern) for depth in range(1, len(parts) + 1))
+
+
+_WILD = frozenset("*?[")
 
 
 def _listed(names: Iterable[str]) -> str:

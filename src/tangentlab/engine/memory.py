@@ -7,8 +7,9 @@ tasks). Version 2 has one tree for all resources, version 1 a tree for memory.
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -16,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from time import monotonic
 
 import torch
+from torch import Tensor
 
 from tangentlab.errors import MemoryBudgetError
 from tangentlab.temporary import changed
@@ -67,6 +69,27 @@ def keep_freed_memory() -> None:
     adapts to, 32 MB, which is never touched and costs nothing; from then on it keeps up to 64 MB.
     """
     torch.empty(_LARGEST_LESSON, dtype=torch.uint8, device="cpu")
+
+
+_MAPPED_ANEW = 32 << 20
+"""Bytes from which the C library asks the system for fresh pages every time."""
+
+
+def fresh_zeros(shape: Sequence[int], like: Tensor) -> Tensor:
+    """Zeros of the type and device of `like`, for results of which parts stay zero: those parts cost no time and no memory.
+
+    Large ones are pages that the system maps as zeros and provides when they are first written to.
+    """
+    nbytes = torch.Size(shape).numel() * like.element_size()
+    if (
+        nbytes < _MAPPED_ANEW
+        or like.device.type != "cpu"
+        or type(like) is not Tensor
+        or not hasattr(mmap, "MAP_PRIVATE")
+    ):
+        return like.new_zeros(shape)
+    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=like.dtype).view(shape)
 
 
 def resident_bytes() -> int | None:

@@ -20,6 +20,7 @@ from tangentlab.engine.capture import Route, capture, one_at_a_time, structured_
 from tangentlab.engine.fallback import Verdicts, fallback_rows
 from tangentlab.engine.forward_mode import Linearization
 from tangentlab.engine.frozen import Keepsakes
+from tangentlab.engine.graph import all_since
 from tangentlab.engine.groups import Group, parameter_groups
 from tangentlab.engine.layout import common_dtype
 from tangentlab.engine.memory import keep_freed_memory, memory_budget
@@ -63,14 +64,23 @@ class Engine:
         with TURN if known is not None else same_random_state():
             captured = capture(self.network, batch, self.groups, known is not None)
             routes = self.router.routes(captured, batch, known)
-        return Sweep(self, batch, captured.outputs, routes, known is not None)
+        return Sweep(self, batch, captured.outputs, routes, known is not None, captured.since)
 
 
 class Sweep:
     """The linear view of a network on one batch. The graph lives as long as this object does."""
 
-    def __init__(self, engine: Engine, batch: Any, outputs: Tensor, routes: list[Route], stands: bool = False) -> None:
-        self.engine, self.batch, self.outputs, self.routes, self._stands = engine, batch, outputs, routes, stands
+    def __init__(
+        self,
+        engine: Engine,
+        batch: Any,
+        outputs: Tensor,
+        routes: list[Route],
+        stands: bool = False,
+        since: int = 0,
+    ) -> None:
+        self.engine, self.batch, self.outputs, self.routes = engine, batch, outputs, routes
+        self._stands, self._since = stands, since
 
     @property
     def examples(self) -> int:
@@ -87,19 +97,27 @@ class Sweep:
         chosen = range(self.output_size) if outputs is None else outputs
         return unit_cotangents(self.outputs, chosen)
 
-    def factors(self, cotangents: Tensor, only: Collection[Group] | None = None) -> dict[Group, OuterSum]:
+    def factors(
+        self, cotangents: Tensor, only: Collection[Group] | None = None, last: bool = False
+    ) -> dict[Group, OuterSum]:
         """Gradients of sum(outputs[n] * cotangents[k, n]) for every k, n and group (or only some of the groups).
 
-        cotangents: (K, N, ...).
+        cotangents: (K, N, ...). last: nothing is asked of this sweep afterwards, so that the graph may be used up: what it
+        holds is freed while the gradients come.
         """
         cotangents = cotangents.reshape(cotangents.shape[0], *self.outputs.shape).to(self.outputs.dtype)
         routes = [route for route in self.routes if only is None or route.group in only]
         dtype = common_dtype(self.engine.network.parameters().values())
         with grad_mode(), self._guarded():
-            found = structured_factors(self.outputs, routes, cotangents, dtype)
+            found = structured_factors(self.outputs, routes, cotangents, dtype, not (last and self._may_be_used_up()))
             rows = self._fallback(cotangents, routes)
         found |= {group: OuterSum.explicit(own.to(dtype)) for group, own in rows.items()}
         return {route.group: found[route.group] for route in routes}
+
+    def _may_be_used_up(self) -> bool:
+        """Whether the graph is of this forward alone: tensors with a history that model or batch hold are in others too."""
+        exact = any(not route.structured for route in self.routes)
+        return not (exact or self._stands) and all_since(self.outputs, self._since)
 
     def _guarded(self) -> AbstractContextManager[Any]:
         """Activation checkpointing runs the forward again; torch's own layers change nothing."""
@@ -239,7 +257,7 @@ class Rows:
             for start in range(0, count, step):
                 index = range(start, min(start + step, count))
                 cotangents = self.weighting.cotangents(sweep.outputs, sweep.batch, number, index)
-                yield RowChunk(sweep.factors(cotangents), sweep.examples, first=start == 0)
+                yield RowChunk(sweep.factors(cotangents, last=index.stop == count), sweep.examples, first=start == 0)
 
 
 def chunk_size(sweep: Sweep, count: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from operator import is_
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -28,10 +29,12 @@ from tangentlab.errors import TangentlabError
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _LAYERS = {
     nn.Sequential, nn.Linear, nn.Flatten, nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.GELU, nn.Tanh,
-    nn.Sigmoid, nn.Softplus,
+    nn.Sigmoid, nn.Softplus, nn.Conv1d, nn.Conv2d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d,
 }  # fmt: skip
+_UNUSED = "_reversed_padding_repeated_twice"
+"""What a convolution does not look at where it pads with zeros."""
 _PLAIN = {bool, int, float, str, type(None), dict, OrderedDict, set}
-_CALLING = ("forward", "__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__iter__")
+_CALLING = ("forward", "__call__", "_wrapped_call_impl", "_call_impl", "__getattr__", "__iter__", "_conv_forward")
 _CALLABLE = (FunctionType, BuiltinFunctionType, type, staticmethod)
 _SHAPES = 64
 """Shapes of batches per model whose proofs are kept."""
@@ -126,7 +129,7 @@ class _Code:
         return same and torch.library._impls == self._registered
 
     def is_torchs(self) -> bool:
-        functions = [value for value in self._seen if isinstance(value, FunctionType)]
+        functions = [value for value in self._seen if isinstance(value, FunctionType) and value is not import_module]
         return all(function.__code__.co_filename.startswith(_TORCH) for function in functions) and not any(
             callable(value) and not isinstance(value, _CALLABLE) for value in self._seen
         )
@@ -178,7 +181,9 @@ def _is_plain(module: nn.Module) -> bool:
         return False
     if not all(type(p) is nn.Parameter for p in own["_parameters"].values() if p is not None):
         return False
-    return all(type(value) in _PLAIN or isinstance(value, tuple) for value in own.values())
+    if own.get("padding_mode", "zeros") != "zeros":
+        return False  # by a list, in which anything may change
+    return all(type(value) in _PLAIN or isinstance(value, tuple) or name == _UNUSED for name, value in own.items())
 
 
 def _nothing_in_between() -> bool:
@@ -204,6 +209,8 @@ def _places(classes: list[type]) -> Iterator[Place]:
         if type(value) is not FunctionType or value.__code__ in seen or not value.__module__.startswith("torch.nn"):
             return
         seen.add(value.__code__)
+        for cell in value.__closure__ or ():  # the functions between which another one decides
+            yield from reached({"": cell.cell_contents}, "")
         names = set(_names(value.__code__))
         spaces = [value.__globals__]
         for inner in spaces:  # grows by the modules that are found on the way, as in torch._C._nn.leaky_relu

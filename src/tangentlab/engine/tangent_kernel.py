@@ -63,7 +63,7 @@ class TangentFeatures:
             raise InputError(f"The number of outputs changes from batch to batch: {self.outputs}, then {count}.")
         self.outputs = count
         cotangents = self.rows.weighting.cotangents(sweep.outputs, sweep.batch, number, range(count))
-        return sweep.factors(cotangents, only=groups)
+        return sweep.factors(cotangents, only=groups, last=True)
 
     def measure(self) -> None:
         """Sweep the first batch, and from it the bytes that each group needs for all batches, and how many examples.

@@ -236,7 +236,7 @@ class ConvSum(OuterSum):
         """(K, N, groups, rows, columns): one product per example for all cotangents."""
         return next(self.weight_row_blocks(1, Workspace(), ""))
 
-    def write_rows(self, out: Tensor) -> None:
+    def write_rows(self, out: Tensor, zeros: bool = False) -> None:
         """As for any layer, some examples at a time."""
         weight, bias = self.split(out)
         grads, (groups, rows, columns) = self.example_gradients(), self.matrix_shape

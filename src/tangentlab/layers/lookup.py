@@ -93,9 +93,9 @@ class LookupSum(OuterSum):
             one.index_put_((example, row), grads[example, position], accumulate=True)
         return out
 
-    def write_rows(self, out: Tensor) -> None:
+    def write_rows(self, out: Tensor, zeros: bool = False) -> None:
         """As for any layer."""
-        weight, _ = self.split(out.zero_())
+        weight, _ = self.split(out if zeros else out.zero_())
         self._scattered(weight)
 
     def weight_row_blocks(self, count: int, workspace: Workspace, name: str) -> Iterator[Tensor]:

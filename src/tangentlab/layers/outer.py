@@ -162,8 +162,11 @@ class OuterSum:
             return weight
         return torch.cat([weight, self.left.sum(3).flatten(2).expand(self.outputs, -1, -1)], -1)
 
-    def write_rows(self, out: Tensor) -> None:
-        """The same into `out` (K, N, numel), contiguous along its last axis at least, without a copy in between."""
+    def write_rows(self, out: Tensor, zeros: bool = False) -> None:
+        """The same into `out` (K, N, numel), contiguous along its last axis at least, without a copy in between.
+
+        zeros: `out` holds zeros.
+        """
         weight, bias = self.split(out)
         if self.positions == 1:
             torch.mul(self.left[..., 0, :, None], self.right[..., 0, None, :], out=weight)

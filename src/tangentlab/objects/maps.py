@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tangentlab.engine.groups import Group
 from tangentlab.engine.layout import LayerCollection
-from tangentlab.engine.memory import require_memory
+from tangentlab.engine.memory import fresh_zeros, require_memory
 from tangentlab.engine.network import require_finite
 from tangentlab.engine.rows import Rows
 from tangentlab.errors import InputError, StructureError
@@ -41,7 +41,7 @@ class PushForwardDense(PushForward):
                 "representation=PushForwardImplicit stores nothing; NTK(...) gives the Gram matrix without the Jacobian.",
             )
             cotangents = rows.weighting.cotangents(sweep.outputs, sweep.batch, number, range(count))
-            parts.append(written_rows(layout, sweep.factors(cotangents)))
+            parts.append(written_rows(layout, sweep.factors(cotangents, last=True)))
             if len(parts[-1]) != len(parts[0]):
                 raise InputError(
                     f"The number of outputs changes from batch to batch: {len(parts[0])}, then {len(parts[-1])}."
@@ -102,13 +102,12 @@ class PushForwardDense(PushForward):
 def written_rows(layout: LayerCollection, factors: dict[Group, OuterSum]) -> Tensor:
     """Rows of the Jacobian (outputs, examples, d) in flat order, each group written where it belongs."""
     example = next(iter(factors.values()))
-    result = example.gradient_factors.new_empty(
-        (max(one.outputs for one in factors.values()), example.examples, layout.numel)
-    )
+    shape = max(one.outputs for one in factors.values()), example.examples, layout.numel
+    result = fresh_zeros(shape, example.gradient_factors)
     for group, factor in factors.items():
         require_finite(factor.gradient_factors, f"The tangent features of {', '.join(group.names)}")
         if whole := layout.slice_of(group.names):
-            factor.write_rows(result[..., whole])
+            factor.write_rows(result[..., whole], zeros=True)
             continue
         places = [layout.slices[name] for name in group.names]
         sizes = [place.stop - place.start for place in places]
