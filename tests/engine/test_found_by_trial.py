@@ -509,3 +509,37 @@ def test_products_through_an_instance_norm_at_the_end_are_exact(kind: type) -> N
     strided = u.t().view(outputs.shape)
     rows = backward(outputs, parameters, strided)
     assert relative_error(torch.cat([row.flatten() for row in rows]), torch.einsum("cnd,cn->d", truth, u)) < 1e-12
+
+
+class SaturatedThenHooked(nn.Module):
+    """Where the tanh is saturated nothing comes back; elsewhere a hook halves what does, which forward mode does not see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        if y.requires_grad:
+            y.register_hook(lambda grad: 0.5 * grad)
+        return self.head(y.tanh())
+
+
+@pytest.mark.parametrize("scale", [1e4, 17.0], ids=["no gradient", "nothing but rounding"])
+def test_a_batch_without_a_gradient_proves_nothing_about_the_next(scale: float) -> None:
+    torch.manual_seed(0)
+    model, x = SaturatedThenHooked().double(), torch.randn(4, 3, dtype=torch.float64)
+    with torch.no_grad():
+        model.layer.bias.zero_()
+        model.layer.weight.copy_(torch.eye(3))
+    far = scale * x.sign() * (1 + 0.1 * x.abs())
+    v = torch.randn(12, dtype=torch.float64)
+    expected = dense_jacobian(model, x)[..., :12] @ v
+    lazy = linearize(model, layers="layer")
+    with torch.no_grad():
+        for part, own in zip(lazy.displacements().values(), v.split([9, 3])):
+            part.copy_(own.view(part.shape))
+    lazy(far)
+    assert relative_error((lazy(x) - model(x)).t().detach(), expected) < 1e-10
+    push = tl.Jacobian(model, [(far,), (x,)], tl.PushForwardImplicit, layers="layer")
+    assert relative_error((push @ tl.PVector(push.layout, v)).data[:, 4:], expected) < 1e-10

@@ -151,12 +151,39 @@ class Scene:
 
         Those of an instance norm do where its output is transposed.
         """
-        if not any(isinstance(m, nn.modules.instancenorm._InstanceNorm) for m in self.model.modules()):
+        if not self._has_instance_norm:
             return False
         singles = [(x[n : n + 1], y[n : n + 1]) for x, y in self.data.batches for n in range(len(x))]
         alone = self._measured(self.fresh, batches=singles).rows
         size = float(self.same.rows.abs().max())
         return float((alone - self.same.rows).abs().max()) > torch.finfo(self.coarsest).eps ** 0.5 * size
+
+    @property
+    def truth_is_wrong(self) -> bool:
+        """Whether torch's own gradients miss finite differences: those of an instance norm do for strided cotangents."""
+        if not self._has_instance_norm or self.blueprint.dtype != torch.float64:
+            return False
+        torch.manual_seed(0)
+        direction = {name: torch.randn(shape, dtype=torch.float64) for name, shape in self.truth.shapes.items()}
+
+        def moved(step: float) -> Tensor:
+            def fresh() -> nn.Module:
+                model = self.fresh()
+                for name, parameter in model.named_parameters():
+                    if name in self.truth.names:
+                        parameter.data.add_(direction[name], alpha=step)
+                return model
+
+            return self._measured(fresh).outputs.flatten(1)
+
+        slopes = (moved(1e-6) - moved(-1e-6)) / 2e-6
+        along = torch.cat([direction[name].flatten() for name in self.truth.names])
+        missed = slopes - (self.truth.rows @ along).t()
+        return float(missed.abs().max()) > 1e-3 * float(slopes.abs().max()) + 1e-6
+
+    @property
+    def _has_instance_norm(self) -> bool:
+        return any(isinstance(m, nn.modules.instancenorm._InstanceNorm) for m in self.model.modules())
 
     def find_truth(self) -> None:
         """Measure `truth` and `same`."""

@@ -134,16 +134,18 @@ class Linearization:
         if half and method == self._forward_mode and self._reads_parameters_elsewhere():
             return False
         gaps = [self._gap(method, draw) for draw in range(DRAWS_IN_HALF_PRECISION if half else 1)]
-        error, allowed = (root_mean_square([getattr(gap, what) for gap in gaps]) for what in ("error", "gradient"))
+        error, gradient = (root_mean_square([getattr(gap, what) for gap in gaps]) for what in ("error", "gradient"))
         eps = torch.finfo(self.outputs.dtype).eps
-        allowed *= eps**0.5
-        if not half:  # a Jacobian that is nothing but rounding
-            allowed += eps**0.75 * root_mean_square([gap.size for gap in gaps])
+        rounding = (
+            0.0 if half else eps**0.75 * root_mean_square([gap.size for gap in gaps])
+        )  # of a Jacobian that is no more
+        allowed = eps**0.5 * gradient + rounding
         if error > allowed:
             allowed += OWN_NOISE * root_mean_square([gap.noise() for gap in gaps])
         if not error <= allowed:
             return False
-        if set.intersection(*(gap.reached for gap in gaps)) == {*self.network.layout.names}:
+        reached = set.intersection(*(gap.reached for gap in gaps))
+        if gradient > rounding and reached == {*self.network.layout.names}:
             self.trusted.add(self.rung)
         self._proved.add(self.rung)
         return True

@@ -67,7 +67,6 @@ class TangentMap:
             try:
                 with context():
                     if self.proved or self._is_right(method, own, values):
-                        self.proved = True
                         found = method(directions, self.order)
                         return found if torch.is_grad_enabled() else [term.detach() for term in found]
                 problems.append("forward mode disagrees with reverse mode")
@@ -86,17 +85,25 @@ class TangentMap:
         )
 
     def _is_right(self, method: Any, own: Own, values: Tensors) -> bool:
-        """The proof on random u and v, on several of them in half precision, where one may agree by luck."""
+        """The proof on random u and v, on several of them in half precision, where one may agree by luck.
+
+        It holds for other batches too if every parameter took part in it, by more than rounding.
+        """
         with torch.enable_grad():
             leaves, outputs = own()
             if not reaches(outputs, leaves.values()):
                 raise ModelError(NO_DEPENDENCE)
             draws = range(DRAWS_IN_HALF_PRECISION if coarsest_type(outputs).itemsize == 2 else 1)
-            gaps = [self._gap(method, own, values, leaves, outputs, draw) for draw in draws]
-        return root_mean_square(gaps) <= 1
+            gaps, reached = zip(*(self._gap(method, own, values, leaves, outputs, draw) for draw in draws), strict=True)
+        right = root_mean_square(gaps) <= 1
+        self.proved = right and all(reached)
+        return right
 
-    def _gap(self, method: Any, own: Own, values: Tensors, leaves: Tensors, outputs: Tensor, draw: int) -> float:
-        """|<u, J v> - <J^T u, v>| as a part of what is allowed; infinite where J^T u or v^T H v are wrong.
+    def _gap(
+        self, method: Any, own: Own, values: Tensors, leaves: Tensors, outputs: Tensor, draw: int
+    ) -> tuple[float, bool]:
+        """|<u, J v> - <J^T u, v>| as a part of what is allowed, infinite where J^T u or v^T H v are wrong; and whether J^T u
+        reaches every parameter.
 
         What is allowed on top of the precision of J^T u is a bound of rounding; in half precision, where bounds are as large
         as what may be missed, it is the rounding that plain autograd has.
@@ -120,7 +127,8 @@ class TangentMap:
         product = sum(float((v[name] * found[name]).sum()) for name in values)
         gap = abs(float((u * image[1].detach()).sum()) - product)
         allowed = tolerance if half else tolerance * _norm(v)
-        return gap / max(allowed, sys.float_info.min) if right else torch.inf
+        reached = _norm(pulled) > rounding and all(part.any() or not part.numel() for part in pulled.values())
+        return gap / max(allowed, sys.float_info.min) if right else torch.inf, reached
 
 
 class _NormsWrittenOut(TorchFunctionMode):
