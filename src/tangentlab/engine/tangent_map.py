@@ -94,9 +94,9 @@ class TangentMap:
             if not reaches(outputs, leaves.values()):
                 raise ModelError(NO_DEPENDENCE)
             draws = range(DRAWS_IN_HALF_PRECISION if coarsest_type(outputs).itemsize == 2 else 1)
-            gaps, reached = zip(*(self._gap(method, own, values, leaves, outputs, draw) for draw in draws), strict=True)
-        right = root_mean_square(gaps) <= 1
-        self.proved = right and all(reached)
+            looks = [self._gap(method, own, values, leaves, outputs, draw) for draw in draws]
+        right = root_mean_square([gap for gap, _ in looks]) <= 1
+        self.proved = right and all(reached for _, reached in looks)
         return right
 
     def _gap(
