@@ -212,7 +212,7 @@ class CorruptedClusters(Experiment):
 
     def _spectra(self, results: Results) -> Picture:
         figure, ((left, right),) = panels(2)
-        for spread, color in zip(self.spreads, PALETTE, strict=False):
+        for spread, color in zip(results.table("spectrum").distinct("spread"), PALETTE, strict=False):
             band(left, results.curves("spectrum", "rank", "value", spread=spread), f"spread {spread:g}", color=color)
         left.axvline(self.theorem.large_values + 0.5, color=GRAY, linestyle=":")
         left.set_yscale("log")

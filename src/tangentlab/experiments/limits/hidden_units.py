@@ -67,7 +67,10 @@ class HiddenUnits(Experiment):
             rows = fitting.train(
                 lab, "training", model, train, optimizer, order=lab.seed, name=f"{width} units", width=width
             )
-            moved = sum(float((p - q).square().sum()) for p, q in zip(model.parameters(), start, strict=True)) ** 0.5
+            moved = (
+                sum(float((p - q).detach().square().sum()) for p, q in zip(model.parameters(), start, strict=True))
+                ** 0.5
+            )
             lab.log(
                 "widths",
                 width=width,
