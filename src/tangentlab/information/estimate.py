@@ -80,28 +80,25 @@ def mutual_information(
     if condition is not None:
         return _conditional(x, z, condition, estimator, level, partial(mutual_information, **_without(locals())))
     sample = read_sample(x, z, samples=samples, seed=seed)
-    name = estimator if isinstance(estimator, str) else type(estimator).__name__
-    if isinstance(estimator, str) and estimator not in ESTIMATORS:
-        near = get_close_matches(estimator, ESTIMATORS, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"There is no estimator {estimator!r}: there are {', '.join(ESTIMATORS)}.{hint}")
+    name = _name_of(estimator)
     if name in WITHOUT_CRITIC:
         kind = margins or ("normal" if name.startswith("ksg") else "none" if name == "discrete" else "standard")
         return _by_terms(sample, name, kind, neighbours, halves, permutations or 0, level, seed)
     make = (lambda: copy.deepcopy(estimator)) if isinstance(estimator, Objective) else OBJECTIVES[name]
     parts = Split.of(sample, split, margins or "normal", seed)
-    return by_critic(
-        sample,
-        parts,
-        make,
-        critic or partial(default_critic, sample),
-        replace(recipe or Recipe(), seed=seed),
-        name=name,
-        halves=halves,
-        permutations=permutations,
-        level=level,
-        most_pairs=most_pairs,
-    )
+    read = partial(by_critic, name=name, halves=halves, permutations=permutations, level=level, most_pairs=most_pairs)
+    return read(sample, parts, make, critic or partial(default_critic, sample), replace(recipe or Recipe(), seed=seed))
+
+
+def _name_of(estimator: str | Objective) -> str:
+    """One of the names, or the class of an objective of the user's own."""
+    if not isinstance(estimator, str):
+        return type(estimator).__name__
+    if estimator not in ESTIMATORS:
+        near = get_close_matches(estimator, ESTIMATORS, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"There is no estimator {estimator!r}: there are {', '.join(ESTIMATORS)}.{hint}")
+    return estimator
 
 
 def _without(given: dict[str, Any]) -> dict[str, Any]:
