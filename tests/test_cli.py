@@ -197,7 +197,7 @@ def test_run_all_goes_on_after_an_experiment_that_cannot_be_drawn(monkeypatch: p
     monkeypatch.setattr(toys[0], "draw", lambda self, results: 1 / 0)
     code, text = tangentlab("run", "--all", "--scale", "smoke", "--seeds", "1", "--seed", "4")
     assert code == 2 and "drawing it failed" in text
-    assert {folder.config().experiment for folder in runs_below(tmp_path / "runs")} == {"toy-training", "toy-claims"}
+    assert {folder.config().experiment for folder in runs_below(tmp_path / "runs")} == {kind.name for kind in toys}
     assert all(folder.config().seeds == (4,) for folder in runs_below(tmp_path / "runs"))
 
 

@@ -18,11 +18,14 @@ from tangentlab.engine.likelihood import Binary, Classification, LogSoftmax, Reg
 from tangentlab.engine.weightings import MonteCarlo, RandomSigns, SignedRoots
 from tangentlab.linearized import add_corner_patch, anisotropy_directions, direction_dataset, eigenfunctions, eigenpairs
 from tangentlab.linearized.example_groups import Groups
+from tangentlab.linearized.information import information_space
 from tangentlab.linearized.quadratic import QuadraticModel
+from tangentlab.linearized.streamed import streamed_eigenpairs
 from tangentlab.models import init
 from tangentlab.objects.fmat_implicit import FMatImplicit
 from tangentlab.objects.fvector import FVector
 from tangentlab.recorder import probes
+from tests.information.generators import CALLS as OF_INFORMATION
 from tests.limits.generators import CALLS as OF_LIMITS
 from tests.spectral.generators import CALLS as OF_SPECTRAL
 
@@ -124,6 +127,11 @@ CALLS: dict[str, Callable[[Generator], Any]] = {
     "data.clusters.Clusters.sample": lambda g: (
         clusters.Clusters(torch.eye(2), torch.arange(2), 0.1).sample(9, g)[0].inputs
     ),
+    "data.toys.spiral": lambda g: toys.spiral(20, g).inputs,
+    "linearized.streamed.streamed_eigenpairs": lambda g: streamed_eigenpairs(network(), points(), 3, generator=g),
+    "linearized.information.information_space": lambda g: (
+        information_space(network(), points(), 3, method="krylov", generator=g).basis.vectors
+    ),
     "data.toys.gaussian_grid": lambda g: toys.gaussian_grid(20, g).inputs,
     "data.transforms.shuffled": lambda g: transforms.shuffled(images(), g).inputs,
     "data.transforms.subset": lambda g: transforms.subset(images(), 9, g).inputs,
@@ -193,6 +201,7 @@ CALLS: dict[str, Callable[[Generator], Any]] = {
         tl.fisher_eigenpairs(network(), points(), 3, method="lanczos", generator=g).vectors.flat
     ),
     "objects.pvector.PVector.random_unit": lambda g: tl.PVector.random_unit(network(), generator=g).flat,
+    **OF_INFORMATION,
     **OF_LIMITS,
     **OF_SPECTRAL,
 }

@@ -231,6 +231,8 @@ class BlockPreconditioner(Preconditioner):
 
     def _bring_up_to_date(self, blocks: Sequence[LayerBlock], gain: float, examples: float) -> None:
         """Second moments, basis (or inverse), per-example scale, each where it is due."""
+        if not blocks:
+            return
         late = [block for block in blocks if not block.based]  # layers that are called for the first time
         self._measure(blocks if self._measures_factors(self.steps) else late, gain, examples)
         self._refresh(blocks if self._is_refresh(self.steps) else late)
