@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 
 from tangentlab.experiments import Chapter, Cost, Experiment, Lab, Picture, Results, experiment
@@ -85,8 +86,8 @@ class FlowerLabels(Experiment):
             name = f"{frequency} on {petals} ({init})"
             fit_labels(lab, model, data, self.steps, self.rate, name, frequency=frequency, petals=petals, init=init)
             if (frequency, petals) == self.shown:
-                lab.save_array(f"logits {init}", logits_on_square(model, self.side))
-                lab.save_array("points", np.c_[data.inputs.numpy(), data.targets.numpy()])
+                lab.save_array(f"logits {init}", logits_on_square(model, self.side).half())
+                lab.save_array("points", torch.cat([data.inputs, data.targets], 1).half())
 
     def _relative(self, results: Results, seed: int) -> Array:
         """Accuracies at the end beyond the base rate, `(petals, frequencies)`."""
