@@ -18,7 +18,7 @@ import torch
 from torch import Generator, Tensor
 
 from tangentlab.errors import TangentlabError
-from tangentlab.information import MutualInformation, Recipe, Separable, mutual_information
+from tangentlab.information import FitRecipe, MutualInformation, Separable, mutual_information
 from tangentlab.information.tasks import Gaussian, Student, Task
 
 SETTINGS = {
@@ -40,7 +40,7 @@ def coverage(repetitions: int) -> Iterator[dict[str, object]]:
         inside = 0
         for number in range(repetitions):
             x, z = task.sample(examples, Generator().manual_seed(10_000 + number))
-            found = mutual_information(x, z, recipe=Recipe(steps=steps), seed=number, permutations=0)
+            found = mutual_information(x, z, recipe=FitRecipe(steps=steps), seed=number, permutations=0)
             inside += covers(found, task.value)
             yield {"setting": name, "truth": task.value, "value": found.value, "interval": found.interval}
         yield {"setting": name, "covered": inside, "of": repetitions}
@@ -53,7 +53,7 @@ def uniform(repetitions: int) -> Iterator[dict[str, object]]:
     values = []
     for number in range(repetitions):
         x, z = Gaussian.of_value(1, 0.0).sample(2000, Generator().manual_seed(20_000 + number))
-        found = mutual_information(x, z, recipe=Recipe(steps=300), seed=number, halves=False)
+        found = mutual_information(x, z, recipe=FitRecipe(steps=300), seed=number, halves=False)
         values.append(found.p_value)
         yield {"p": found.p_value}
     test = kstest(values, "uniform")
@@ -89,7 +89,7 @@ def hostile(repetitions: int) -> Iterator[dict[str, object]]:
         estimator = ("mine", "nwj", "infonce", "smile", "fdime")[number // len(kinds) % 5]
         make: Callable[[], Separable] = lambda: Separable(2, 2, (64, 64), 16)  # noqa: E731
         try:
-            recipe = Recipe(steps=300, batch=128)
+            recipe = FitRecipe(steps=300, batch=128)
             found = mutual_information(x, z, estimator, critic=make, recipe=recipe, seed=number, permutations=0)
         except TangentlabError as error:
             yield {"kind": kind, "estimator": estimator, "outcome": type(error).__name__}

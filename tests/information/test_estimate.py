@@ -14,17 +14,17 @@ from tangentlab.information import (
     Bilinear,
     Concatenated,
     DonskerVaradhan,
+    FitRecipe,
     Margin,
-    Recipe,
     Separable,
     canonical_correlations,
     ksg_terms,
     mutual_information,
 )
-from tangentlab.information.samples import Split, read_sample
+from tangentlab.information.samples import SampleSplit, read_sample
 from tangentlab.information.tasks import DiscreteTable, Gaussian
 
-QUICK = Recipe(steps=200, batch=128, rate=5e-3, looks=10)
+QUICK = FitRecipe(steps=200, batch=128, rate=5e-3, looks=10)
 small = partial(Separable, hidden=(32,), embedding=8)
 
 
@@ -135,7 +135,7 @@ def test_the_same_seed_gives_the_same_number_and_leaves_the_random_state_alone()
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    call = partial(mutual_information, x, z, critic=lambda: small(1, 1), recipe=Recipe(steps=20, looks=2))
+    call = partial(mutual_information, x, z, critic=lambda: small(1, 1), recipe=FitRecipe(steps=20, looks=2))
     first = call(seed=3).value
     torch.testing.assert_close(torch.rand(3), expected)
     assert first == call(seed=3).value != call(seed=4).value
@@ -148,7 +148,9 @@ def test_test_examples_take_no_part_in_the_fit() -> None:
     spoiled = z.clone()
     spoiled[order[240:]] = 77.0
     critics = [
-        mutual_information(x, values, critic=lambda: small(1, 1), recipe=Recipe(steps=20, looks=2), halves=False).critic
+        mutual_information(
+            x, values, critic=lambda: small(1, 1), recipe=FitRecipe(steps=20, looks=2), halves=False
+        ).critic
         for values in (z, spoiled)
     ]
     for one, two in zip(critics[0].parameters(), critics[1].parameters(), strict=True):
@@ -157,7 +159,7 @@ def test_test_examples_take_no_part_in_the_fit() -> None:
 
 def test_parts_of_a_split_do_not_overlap_and_halves_are_halves() -> None:
     x = torch.arange(100.0)
-    split = Split.of(read_sample(x, x), (0.5, 0.1, 0.4), "none", 0)
+    split = SampleSplit.of(read_sample(x, x), (0.5, 0.1, 0.4), "none", 0)
     parts = [split.train.x, split.validation.x, split.test.x]
     assert [len(part) for part in parts] == [50, 10, 40]
     assert sorted(torch.cat(parts)[:, 0].tolist()) == x.tolist()

@@ -33,7 +33,7 @@ class Stateful(Protocol):
 
 
 @dataclass(kw_only=True)
-class Course:
+class UpdateCourse:
     """Where a training or a game is: `step` updates are done out of `steps`.
 
     `loss` is that of the last update (NaN before the first one), `seconds` the time spent in updates alone (callbacks and
@@ -58,7 +58,7 @@ class Course:
         self.stopped = True
 
 
-AnyCourse = TypeVar("AnyCourse", bound=Course)
+AnyCourse = TypeVar("AnyCourse", bound=UpdateCourse)
 
 
 def clock() -> float:
@@ -123,7 +123,7 @@ class _Keeper:
     """Writes and reads the checkpoints of one course."""
 
     def __init__(
-        self, course: Course, stateful: Mapping[str, Stateful], lab: Lab | None, name: str, period: float
+        self, course: UpdateCourse, stateful: Mapping[str, Stateful], lab: Lab | None, name: str, period: float
     ) -> None:
         self._course, self._stateful, self._lab, self._name, self._period = course, stateful, lab, name, period
         self._last = time.monotonic()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.bench.callbacks import Callback
-from tangentlab.bench.course import CHECKPOINT_SECONDS, Course, Stateful, repeat
+from tangentlab.bench.course import CHECKPOINT_SECONDS, Stateful, UpdateCourse, repeat
 from tangentlab.bench.lab import Lab
 from tangentlab.bench.minibatches import Batch, Minibatches
 
@@ -70,7 +70,7 @@ class Player:
 
 
 @dataclass(kw_only=True)
-class Game(Course):
+class Game(UpdateCourse):
     """Where a game is: `step` turns are played; `loss` is the sum of the players' last losses."""
 
     players: Mapping[str, Player]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlab.bench.callbacks import Callback
-from tangentlab.bench.course import CHECKPOINT_SECONDS, Course, Stateful, repeat
+from tangentlab.bench.course import CHECKPOINT_SECONDS, Stateful, UpdateCourse, repeat
 from tangentlab.bench.lab import Lab
 from tangentlab.bench.minibatches import Batch, Minibatches
 
@@ -18,7 +18,7 @@ Loss = Callable[[nn.Module, Batch], Tensor]
 
 
 @dataclass(kw_only=True)
-class Training(Course):
+class Training(UpdateCourse):
     """Where a training is; `loss` is that of the last minibatch."""
 
     model: nn.Module

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tangentlab.information.clipping import adaptive_clip as adaptive_clip
     from tangentlab.information.clipping import clipped_backward as clipped_backward
     from tangentlab.information.closed_forms import canonical_correlations as canonical_correlations
-    from tangentlab.information.coverage import Coverage as Coverage
+    from tangentlab.information.coverage import ModeCoverage as ModeCoverage
     from tangentlab.information.coverage import coverage_of_modes as coverage_of_modes
     from tangentlab.information.coverage import coverage_of_points as coverage_of_points
     from tangentlab.information.critics import Bilinear as Bilinear
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tangentlab.information.critics import Separable as Separable
     from tangentlab.information.estimate import mutual_information as mutual_information
     from tangentlab.information.fitting import Fit as Fit
-    from tangentlab.information.fitting import Recipe as Recipe
+    from tangentlab.information.fitting import FitRecipe as FitRecipe
     from tangentlab.information.fitting import fit_critic as fit_critic
     from tangentlab.information.image_similarity import ms_ssim as ms_ssim
     from tangentlab.information.margins import Margin as Margin

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from tangentlab.information.result import Diagnostics
-from tangentlab.information.samples import Sample
+from tangentlab.information.samples import PairedSample
 
 
-def about_data(sample: Sample) -> Iterator[str]:
+def about_data(sample: PairedSample) -> Iterator[str]:
     """Constants, copies, few examples, tails."""
     n = len(sample)
     if n < 200:
@@ -32,7 +32,7 @@ def about_data(sample: Sample) -> Iterator[str]:
         )
 
 
-def looks_discrete(sample: Sample) -> bool:
+def looks_discrete(sample: PairedSample) -> bool:
     """Whether every coordinate of one side takes at most sqrt(n) values, 20 at least."""
     most = max(20, math.isqrt(len(sample)))
     sides = (values.flatten(1).T for values in (sample.x, sample.z))

@@ -12,7 +12,7 @@ from tangentlab.errors import InputError
 
 
 @dataclass(frozen=True)
-class Coverage:
+class ModeCoverage:
     """Of samples over equally likely modes.
 
     Attributes:
@@ -28,7 +28,7 @@ class Coverage:
     histogram: Tensor
 
 
-def coverage_of_modes(assigned: Tensor, modes: int, good: Tensor | None = None) -> Coverage:
+def coverage_of_modes(assigned: Tensor, modes: int, good: Tensor | None = None) -> ModeCoverage:
     """Coverage of samples that were assigned to modes 0, 1, ... by a classifier.
 
     For a KL of 0 the samples must be equally frequent in all modes; n true samples of m modes have about `(m - 1) / 2n`.
@@ -44,10 +44,10 @@ def coverage_of_modes(assigned: Tensor, modes: int, good: Tensor | None = None) 
     histogram = torch.bincount(assigned, minlength=modes).double() / len(assigned)
     present = histogram[histogram > 0]
     divergence = float((present * present.log()).sum()) + math.log(modes)
-    return Coverage(len(assigned[good].unique()), divergence, float(good.double().mean()), histogram)
+    return ModeCoverage(len(assigned[good].unique()), divergence, float(good.double().mean()), histogram)
 
 
-def coverage_of_points(points: Tensor, centres: Tensor, spread: float, deviations: float = 3.0) -> Coverage:
+def coverage_of_points(points: Tensor, centres: Tensor, spread: float, deviations: float = 3.0) -> ModeCoverage:
     """Coverage of points around centres: each belongs to the nearest, and is good within `deviations` times the spread.
 
     Args:

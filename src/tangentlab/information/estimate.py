@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from tangentlab.errors import InputError
 from tangentlab.information.checks import about_data, looks_discrete
 from tangentlab.information.closed_forms import discrete_terms, gaussian_terms
-from tangentlab.information.fitting import Recipe
+from tangentlab.information.fitting import FitRecipe
 from tangentlab.information.intervals import TYPICAL, interval_of, room, standard_error, z_of
 from tangentlab.information.margins import Margin, Margins
 from tangentlab.information.neighbours import ksg_terms
 from tangentlab.information.neural import by_critic, default_critic
 from tangentlab.information.objectives import OBJECTIVES, Objective
 from tangentlab.information.result import Diagnostics, MutualInformation
-from tangentlab.information.samples import Sample, Split, read_sample, side
+from tangentlab.information.samples import PairedSample, SampleSplit, read_sample, side
 
 Terms = Callable[[Tensor, Tensor], Any]
 WITHOUT_CRITIC = ("ksg", "ksg2", "gaussian", "cca", "discrete")
@@ -38,7 +38,7 @@ def mutual_information(
     *,
     critic: Callable[[], nn.Module] | None = None,
     condition: Any = None,
-    recipe: Recipe | None = None,
+    recipe: FitRecipe | None = None,
     margins: Margins | None = None,
     split: tuple[float, float, float] = (0.5, 0.1, 0.4),
     halves: bool = True,
@@ -85,9 +85,11 @@ def mutual_information(
         kind = margins or ("normal" if name.startswith("ksg") else "none" if name == "discrete" else "standard")
         return _by_terms(sample, name, kind, neighbours, halves, permutations or 0, level, seed)
     make = (lambda: copy.deepcopy(estimator)) if isinstance(estimator, Objective) else OBJECTIVES[name]
-    parts = Split.of(sample, split, margins or "normal", seed)
+    parts = SampleSplit.of(sample, split, margins or "normal", seed)
     read = partial(by_critic, name=name, halves=halves, permutations=permutations, level=level, most_pairs=most_pairs)
-    return read(sample, parts, make, critic or partial(default_critic, sample), replace(recipe or Recipe(), seed=seed))
+    return read(
+        sample, parts, make, critic or partial(default_critic, sample), replace(recipe or FitRecipe(), seed=seed)
+    )
 
 
 def _name_of(estimator: str | Objective) -> str:
@@ -135,7 +137,7 @@ def _conditional(
 
 
 def _by_terms(
-    sample: Sample,
+    sample: PairedSample,
     name: str,
     margins: Margins,
     neighbours: int,
@@ -211,7 +213,7 @@ def _permuted(terms: Terms, x: Tensor, z: Tensor, value: float, permutations: in
     return (1 + above) / (1 + permutations)
 
 
-def _about_terms(sample: Sample, name: str, value: float, gain: dict[str, float]) -> list[str]:
+def _about_terms(sample: PairedSample, name: str, value: float, gain: dict[str, float]) -> list[str]:
     found = []
     n = len(sample)
     if value > math.log(n) - 1:

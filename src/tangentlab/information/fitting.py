@@ -14,12 +14,12 @@ from tangentlab.engine.snapshot import same_random_state
 from tangentlab.errors import InputError, NumericsError
 from tangentlab.information.all_pairs import pair_table
 from tangentlab.information.objectives import Objective
-from tangentlab.information.samples import Sample, Split
+from tangentlab.information.samples import PairedSample, SampleSplit
 from tangentlab.information.scores import Pairs, score_pairs, shifted_scores
 
 
 @dataclass(frozen=True)
-class Recipe:
+class FitRecipe:
     """How a critic is fitted.
 
     Attributes:
@@ -63,7 +63,7 @@ class Fit:
     """The step whose critic was kept."""
 
 
-def fit_critic(critic: nn.Module, objective: Objective, split: Split, recipe: Recipe) -> Fit:
+def fit_critic(critic: nn.Module, objective: Objective, split: SampleSplit, recipe: FitRecipe) -> Fit:
     """Maximize the objective over the critic, in place, and leave it at the step that was best on the validation part.
 
     The validation part is judged by the value that will be reported, over all of its pairs, or by the objective where that
@@ -106,7 +106,7 @@ def _update(
     objective: Objective,
     optimizer: torch.optim.Optimizer,
     batch: tuple[Tensor, Tensor],
-    recipe: Recipe,
+    recipe: FitRecipe,
     source: Generator,
 ) -> float:
     critic.train()
@@ -120,7 +120,7 @@ def _update(
     return value.item()
 
 
-def _validated(critic: nn.Module, objective: Objective, part: Sample) -> float:
+def _validated(critic: nn.Module, objective: Objective, part: PairedSample) -> float:
     """The bound that will be reported, or, where that is none and could grow without end, what is maximized."""
     critic.eval()
     x, z = part.x[:1000], part.z[:1000]
@@ -136,7 +136,7 @@ def _validated(critic: nn.Module, objective: Objective, part: Sample) -> float:
     return value if value == value else -torch.inf
 
 
-def _batch(part: Sample, size: int, source: Generator) -> tuple[Tensor, Tensor]:
+def _batch(part: PairedSample, size: int, source: Generator) -> tuple[Tensor, Tensor]:
     """New examples where there is a sampler, else some of the training part, without repetition."""
     if part.sampler is not None:
         return part.sampler(size, source)

@@ -15,11 +15,11 @@ from tangentlab.errors import InputError
 from tangentlab.information.all_pairs import PairTable, pair_table
 from tangentlab.information.checks import about_data, about_fit, pareto_k
 from tangentlab.information.critics import Convolutional, Separable
-from tangentlab.information.fitting import Fit, Recipe, fit_critic
+from tangentlab.information.fitting import Fit, FitRecipe, fit_critic
 from tangentlab.information.intervals import TYPICAL, interval_of, room, standard_error
 from tangentlab.information.objectives import Objective
 from tangentlab.information.result import Curve, Diagnostics, MutualInformation
-from tangentlab.information.samples import Sample, Split
+from tangentlab.information.samples import PairedSample, SampleSplit
 from tangentlab.information.scores import joint_scores
 
 MakeCritic = Callable[[], nn.Module]
@@ -49,7 +49,7 @@ class Averaged(nn.Module):
         return torch.stack([weight * one for weight, one in zip(self.weights, scores, strict=True)]).sum(0)
 
 
-def default_critic(sample: Sample) -> nn.Module:
+def default_critic(sample: PairedSample) -> nn.Module:
     """A separable critic; for square images against vectors a convolutional one with dynamic bias."""
     x, z = sample.x, sample.z
     if x.ndim == 4 and z.ndim == 2 and x.shape[2] == x.shape[3]:
@@ -58,11 +58,11 @@ def default_critic(sample: Sample) -> nn.Module:
 
 
 def by_critic(
-    sample: Sample,
-    split: Split,
+    sample: PairedSample,
+    split: SampleSplit,
     make_objective: Callable[[], Objective],
     make_critic: MakeCritic,
-    recipe: Recipe,
+    recipe: FitRecipe,
     *,
     name: str,
     halves: bool,
@@ -115,7 +115,7 @@ def by_critic(
     )
 
 
-def _fitted(make: MakeCritic, objective: Objective, split: Split, recipe: Recipe, number: int) -> Fit:
+def _fitted(make: MakeCritic, objective: Objective, split: SampleSplit, recipe: FitRecipe, number: int) -> Fit:
     recipe = replace(recipe, seed=recipe.seed + 7919 * number)
     with same_random_state():
         torch.manual_seed(recipe.seed)
@@ -136,7 +136,7 @@ def _gain(tables: list[PairTable], reads: str) -> dict[str, float]:
 
 
 def _diagnostics(
-    table: PairTable, tables: list[PairTable], fit: Fit, split: Split, objective: Objective, recipe: Recipe
+    table: PairTable, tables: list[PairTable], fit: Fit, split: SampleSplit, objective: Objective, recipe: FitRecipe
 ) -> Diagnostics:
     most = None if hasattr(fit.critic, "factors") else SOME_PAIRS // 10
     train = pair_table(fit.critic, split.train.x[:5000], split.train.z[:5000], objective, most).value(objective.reads)
@@ -156,7 +156,7 @@ def _diagnostics(
 
 
 @torch.no_grad()
-def permutation_p(critic: nn.Module, test: Sample, permutations: int | None, seed: int) -> float:
+def permutation_p(critic: nn.Module, test: PairedSample, permutations: int | None, seed: int) -> float:
     """`(1 + #{permuted mean scores >= the mean score}) / (1 + permutations)`, the fitted critic kept.
 
     The test examples took no part in the fit, so that under independence every permutation of their z is as likely as the

@@ -19,7 +19,7 @@ Sampler = Callable[[int, Generator], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class Sample:
+class PairedSample:
     """Pairs of examples, `x` and `z` (n, ...), and a sampler where there is one to draw more from."""
 
     x: Tensor
@@ -29,12 +29,12 @@ class Sample:
     def __len__(self) -> int:
         return len(self.x)
 
-    def take(self, index: Tensor) -> Sample:
+    def take(self, index: Tensor) -> PairedSample:
         """Some of the examples."""
         return replace(self, x=self.x[index], z=self.z[index])
 
 
-def read_sample(x: Any, z: Any = None, *, samples: int = 20_000, seed: int = 0) -> Sample:
+def read_sample(x: Any, z: Any = None, *, samples: int = 20_000, seed: int = 0) -> PairedSample:
     """Pairs from two tensors or arrays, from a loader that yields `(x, z)`, or `samples` pairs from a sampler.
 
     Numbers of one axis, (n,), become (n, 1). Values that are not finite, and lengths that differ, are refused.
@@ -46,7 +46,7 @@ def read_sample(x: Any, z: Any = None, *, samples: int = 20_000, seed: int = 0) 
     elif z is None:
         batches = [(batch[0], targets_of(batch)) for batch in Batches(x)]
         x, z = (torch.cat(part) for part in zip(*batches, strict=True))
-    found = Sample(_column(x, "x"), _column(z, "z"), sampler)
+    found = PairedSample(_column(x, "x"), _column(z, "z"), sampler)
     if len(found.x) != len(found.z):
         raise InputError(f"Pairs need as many x as z: there are {len(found.x)} and {len(found.z)}.")
     return found
@@ -80,16 +80,16 @@ def _column(values: Any, name: str) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Split:
+class SampleSplit:
     """Training, validation and test examples with mapped margins; the maps are made on the training part."""
 
-    train: Sample
-    validation: Sample
-    test: Sample
+    train: PairedSample
+    validation: PairedSample
+    test: PairedSample
     margins: tuple[Margin, Margin]
 
     @classmethod
-    def of(cls, sample: Sample, shares: tuple[float, float, float], margins: Margins, seed: int) -> Split:
+    def of(cls, sample: PairedSample, shares: tuple[float, float, float], margins: Margins, seed: int) -> SampleSplit:
         """Random parts of the given shares."""
         if len(shares) != 3 or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
             raise InputError(f"The split needs three positive shares of sum 1 (train, validation, test), not {shares}.")
@@ -101,14 +101,14 @@ class Split:
         train, validation, test = (_mapped(part, maps) for part in parts)
         return cls(train, validation, test, maps)
 
-    def half(self, which: int) -> Split:
+    def half(self, which: int) -> SampleSplit:
         """The same with one half of the training examples, the first (0) or the second (1)."""
         middle = len(self.train) // 2
         index = torch.arange(middle) if which == 0 else torch.arange(middle, len(self.train))
         return replace(self, train=self.train.take(index))
 
 
-def _mapped(sample: Sample, maps: tuple[Margin, Margin]) -> Sample:
+def _mapped(sample: PairedSample, maps: tuple[Margin, Margin]) -> PairedSample:
     """Mapped examples in single precision, and a sampler that maps what it draws."""
     of_x, of_z = maps
     sampler = sample.sampler
@@ -118,4 +118,6 @@ def _mapped(sample: Sample, maps: tuple[Margin, Margin]) -> Sample:
         x, z = sampler(n, generator)
         return of_x(_column(x, "x").float()), of_z(_column(z, "z").float())
 
-    return Sample(of_x(sample.x.double()).float(), of_z(sample.z.double()).float(), None if sampler is None else draw)
+    return PairedSample(
+        of_x(sample.x.double()).float(), of_z(sample.z.double()).float(), None if sampler is None else draw
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 from tangentlab.bench.seeds import derive
 from tangentlab.experiments import Lab
-from tangentlab.information import Recipe, mutual_information
+from tangentlab.information import FitRecipe, mutual_information
 from tangentlab.information.tasks import Task
 from tangentlab.lines import Row
 
@@ -15,7 +15,7 @@ READ_MOSTLY = (0.1, 0.05, 0.85)
 
 
 def estimate_of(
-    lab: Lab, table: str, task: Task, estimator: str, examples: int, recipe: Recipe, *names: Any, **facts: Any
+    lab: Lab, table: str, task: Task, estimator: str, examples: int, recipe: FitRecipe, *names: Any, **facts: Any
 ) -> Row:
     """A row with the facts, the truth, the value on test examples, its standard error and the number of warnings.
 

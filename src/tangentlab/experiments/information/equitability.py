@@ -12,7 +12,7 @@ from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments.information._estimates import estimate_of
 from tangentlab.experiments.limits._measures import cut_short
 from tangentlab.figures.style import heatmap, label, panels
-from tangentlab.information import Recipe
+from tangentlab.information import FitRecipe
 from tangentlab.information.tasks import Power, Transformed, equitability_tasks
 
 
@@ -46,7 +46,7 @@ class Equitability(Experiment):
     def run(self, lab: Lab) -> None:
         """Every function at every noise; then X and X^3 against the Y of the identity, with margins as they are."""
         tasks = equitability_tasks(self.sigmas)
-        recipe = Recipe(steps=self.steps, progress=False)
+        recipe = FitRecipe(steps=self.steps, progress=False)
         cube = Power(3.0, "cube")
         work = [(name, task) for name, column in tasks.items() for task in column]
         work += [(f"{side} against the same", task) for task in tasks["x"] for side in ("x", "x^3")]

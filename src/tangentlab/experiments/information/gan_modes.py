@@ -28,7 +28,7 @@ from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments.information._games import DenseCritic, DenseGenerator, GanTurn, Information
 from tangentlab.experiments.information._measures import last_rows
 from tangentlab.figures.style import band, heatmap, label, legend_outside, panels
-from tangentlab.information import Coverage, coverage_of_modes, coverage_of_points
+from tangentlab.information import ModeCoverage, coverage_of_modes, coverage_of_points
 
 ARMS = {0.0: "GAN", 1.0: "GAN + MINE"}
 SETS = {"gaussians": "25 Gaussians", "spiral": "spiral"}
@@ -196,7 +196,7 @@ class GanModes(Experiment):
         )
 
 
-def coverage(name: str, points: Tensor) -> Coverage:
+def coverage(name: str, points: Tensor) -> ModeCoverage:
     """Over the 25 Gaussians, or over pieces of the spiral."""
     if name == "gaussians":
         return coverage_of_points(points, grid(5, 4.0), SPREAD)

@@ -11,7 +11,7 @@ from tangentlab.experiments._claims import claims_of
 from tangentlab.experiments.information._estimates import estimate_of
 from tangentlab.experiments.limits._measures import cut_short
 from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_beside, panels
-from tangentlab.information import Recipe
+from tangentlab.information import FitRecipe
 from tangentlab.information.tasks import Gaussian
 
 NAMES = {"mine": "MINE", "nwj": "MINE-f", "ksg": "Kraskov", "smile": "SMILE"}
@@ -72,7 +72,7 @@ class GaussianInformation(Experiment):
             [("rhos", *one) for one in grid] + [("levels", *one) for one in ladder], "fits"
         ):
             task = Gaussian.correlated(d, place) if table == "rhos" else Gaussian.of_value(d, place)
-            recipe = Recipe(steps=self.steps if d == high else self.low_steps, progress=False)
+            recipe = FitRecipe(steps=self.steps if d == high else self.low_steps, progress=False)
             examples = self.neighbours_examples if name == "ksg" else self.examples
             estimate_of(lab, table, task, name, examples, recipe, d, place, dimensions=d, place=place)
 

@@ -10,7 +10,7 @@ from tangentlab.experiments._images import image_data
 from tangentlab.experiments.information._estimates import estimate_of
 from tangentlab.experiments.limits._measures import cut_short
 from tangentlab.figures.style import GRAY, PALETTE, band, label, legend_beside, panels
-from tangentlab.information import Recipe
+from tangentlab.information import FitRecipe
 from tangentlab.information.tasks import consistency_tests
 
 ESTIMATORS = {"mine": "MINE", "nwj": "MINE-f", "infonce": "InfoNCE", "smile": "SMILE"}
@@ -60,7 +60,7 @@ class SelfConsistency(Experiment):
     def run(self, lab: Lab) -> None:
         """The reference and the three tests."""
         data, _ = image_data(lab, self.dataset, self.pixels, self.images)
-        recipe = Recipe(steps=self.steps, progress=False)
+        recipe = FitRecipe(steps=self.steps, progress=False)
         work = []
         for rows in self.rows:
             tests = consistency_tests(data.inputs, rows, self.fewer)

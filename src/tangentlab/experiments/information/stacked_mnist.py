@@ -29,7 +29,7 @@ from tangentlab.experiments.information._classifier import digit_classifier, in_
 from tangentlab.experiments.information._games import GanTurn, Information
 from tangentlab.experiments.information._measures import last_rows
 from tangentlab.figures.style import band, label, legend_outside, panels
-from tangentlab.information import Convolutional, Coverage, coverage_of_modes
+from tangentlab.information import Convolutional, ModeCoverage, coverage_of_modes
 from tangentlab.models import ConvDiscriminator, ConvGenerator
 
 
@@ -230,7 +230,7 @@ def stack(digits: Tensor, count: int, generator: Generator) -> Tensor:
     return digits[places][:, :, 0]
 
 
-def stacked_coverage(classifier: nn.Module, images: Tensor) -> Coverage:
+def stacked_coverage(classifier: nn.Module, images: Tensor) -> ModeCoverage:
     """Of images `(n, 3, h, w)` by the classes of their channels."""
     classes = torch.stack([predictions(classifier, images[:, channel, None]) for channel in range(3)], 1)
     return coverage_of_modes(classes @ torch.tensor([100, 10, 1]), MODES)
